@@ -46,7 +46,9 @@ enum StartError {
 impl StartError {
     fn status(&self) -> Status {
         match self {
-            StartError::Lock(error @ (LockError::Owned(_) | LockError::Served)) => Status::Busy(error.to_string()),
+            StartError::Lock(error @ (LockError::Owned(_) | LockError::Open(_) | LockError::Served)) => {
+                Status::Busy(error.to_string())
+            }
             StartError::Lock(error) if error.is_final() => Status::Lost(error.to_string()),
             other => Status::Failed(other.to_string()),
         }
@@ -94,10 +96,11 @@ fn serve(spec: &str, folder: &Path, expected: Option<&Expected>, control: &Arc<C
     let identity = format!("rbd:{}/{}/{namespace}{}", cluster.fsid()?, cluster.pool_id(), image.id()?);
     let (lock, lease) = lock::acquire(&image, &identity, folder, expected, control)?;
     let record = lock.record();
+    let proven_ms = lease.began_ms();
     let ownership = ownership::watch(Arc::clone(&image), Arc::clone(control), record.token, lease)?;
     ownership.end_if_expired();
-    let lineage = record.lineage;
-    control.send(&Status::Ready(Ownership { image: Expected { identity, lineage }, reason: record.reason.clone() }));
+    let (image_owned, reason) = (Expected { identity, lineage: record.lineage }, record.reason.clone());
+    control.send(&Status::Ready(Ownership { image: image_owned, proven_ms, reason }));
     let served = server::serve_until_closed(&image, &ownership, control);
     let image = into_only_handle(image);
     // After a loss, another client may have had the lock: its release would prove nothing.

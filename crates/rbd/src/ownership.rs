@@ -201,7 +201,10 @@ impl Ownership {
     fn check(&self, image: &Image) {
         let began_ms = boot_ms();
         match judge(self.token, find(image)) {
-            Verdict::Owned => self.lease.renew(began_ms),
+            Verdict::Owned => {
+                self.lease.renew(began_ms);
+                self.control.send(&Status::Renewed(began_ms));
+            }
             Verdict::Unknown => {}
             Verdict::Lost(reason) => self.lose(&reason),
         }

@@ -8,6 +8,8 @@ pub const LINE_BYTES_MAX: usize = 4096;
 pub struct Ownership {
     /// The image, and the lineage of the ownership.
     pub image: Expected,
+    /// When the last check that proves it began, in milliseconds of this boot ([`crate::boot_ms`]).
+    pub proven_ms: u64,
     /// Why another lineage ended with this one; empty if this is the first one.
     pub reason: String,
 }
@@ -51,6 +53,8 @@ pub enum Status {
     Busy(String),
     /// The image cannot be opened; the process ends.
     Failed(String),
+    /// A check that began at this time, in milliseconds of this boot, has proven the ownership again.
+    Renewed(u64),
     /// The exclusive lock is lost. All requests fail from now on.
     Lost(String),
 }
@@ -60,9 +64,10 @@ impl Status {
     pub fn encode(&self) -> String {
         let line = match self {
             Status::Progress(text) => format!("progress {text}"),
-            Status::Ready(Ownership { image, reason }) => {
-                format!("ready {} {} {reason}", image.identity, image.show_lineage())
+            Status::Ready(Ownership { image, proven_ms, reason }) => {
+                format!("ready {} {} {proven_ms} {reason}", image.identity, image.show_lineage())
             }
+            Status::Renewed(proven_ms) => format!("renewed {proven_ms}"),
             Status::Busy(text) => format!("busy {text}"),
             Status::Failed(text) => format!("failed {text}"),
             Status::Lost(text) => format!("lost {text}"),
@@ -79,9 +84,12 @@ impl Status {
             "progress" => Status::Progress(text),
             "ready" => {
                 let (identity, rest) = text.split_once(' ')?;
-                let (lineage, reason) = rest.split_once(' ').unwrap_or((rest, ""));
-                Status::Ready(Ownership { image: Expected::parse(identity, lineage)?, reason: reason.to_owned() })
+                let (lineage, rest) = rest.split_once(' ')?;
+                let (proven_ms, reason) = rest.split_once(' ').unwrap_or((rest, ""));
+                let (image, proven_ms) = (Expected::parse(identity, lineage)?, proven_ms.parse().ok()?);
+                Status::Ready(Ownership { image, proven_ms, reason: reason.to_owned() })
             }
+            "renewed" => Status::Renewed(text.parse().ok()?),
             "busy" => Status::Busy(text),
             "failed" => Status::Failed(text),
             "lost" => Status::Lost(text),
@@ -102,8 +110,9 @@ mod tests {
         assert_eq!(image.image_id(), Some("a"));
         for status in [
             Status::Progress(text()),
-            Status::Ready(Ownership { image: image.clone(), reason: String::new() }),
-            Status::Ready(Ownership { image: image.clone(), reason: text() }),
+            Status::Ready(Ownership { image: image.clone(), proven_ms: 5, reason: String::new() }),
+            Status::Ready(Ownership { image: image.clone(), proven_ms: 5, reason: text() }),
+            Status::Renewed(8),
             Status::Busy(text()),
             Status::Failed(text()),
             Status::Lost(text()),

@@ -152,6 +152,12 @@ pub trait Disk<S: Seam>: Clone + 'static {
         None
     }
 
+    /// Time since the last proof that this process owns the storage, once that is too long: another process may own it
+    /// by now. Requests, also those that a cache or a log could answer, wait for the next proof or the loss.
+    fn unproven_for(&self) -> Option<Nanos> {
+        None
+    }
+
     /// The lineage of this process's ownership, for storage that several processes may own one after the other.
     fn lineage(&self) -> Option<Lineage> {
         None

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use engine::backing::nbd::DedicatedServer;
 use rbd::{ImageSpec, Ownership};
-use seam::{DiskError, Lineage};
+use seam::{DiskError, Lineage, Nanos};
 use tokio::sync::oneshot;
 
 use self::supervisor::Supervisor;
@@ -37,6 +37,8 @@ struct Shared {
     /// The error of requests while the process cannot be started.
     failure: Mutex<Option<DiskError>>,
     lost: OnceLock<DiskError>,
+    /// When the last check that has proven the ownership began, in milliseconds of this boot.
+    proven_ms: AtomicU64,
     /// The control channel of the present process.
     control: Mutex<Option<UnixStream>>,
     closing: AtomicBool,
@@ -49,6 +51,11 @@ impl Shared {
 
     fn set_failure(&self, failure: Option<DiskError>) {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+    }
+
+    /// Records a proof of the ownership. An older one than the last changes nothing.
+    fn renew(&self, proven_ms: u64) {
+        self.proven_ms.fetch_max(proven_ms, Ordering::AcqRel);
     }
 
     fn is_closing(&self) -> bool {
@@ -96,12 +103,17 @@ impl DedicatedServer for RbdHelper {
     }
 
     fn lineage(&self) -> Option<Lineage> {
-        let Ownership { image, reason } = self.shared.ownership.get()?;
+        let Ownership { image, reason, .. } = self.shared.ownership.get()?;
         Some(Lineage { id: image.show_lineage(), reason: reason.clone() })
     }
 
     fn failure(&self) -> Option<DiskError> {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn unproven_for(&self) -> Option<Nanos> {
+        let age = rbd::expired_for(self.shared.proven_ms.load(Ordering::Acquire), rbd::boot_ms())?;
+        Some(Nanos::from_millis(age.as_millis() as u64))
     }
 
     fn lost(&self) -> Option<&DiskError> {

@@ -168,12 +168,16 @@ impl Supervisor {
             };
             match status {
                 Status::Progress(_) => {}
+                // The first proof comes with `Ready`.
+                Status::Renewed(proven_ms) if matches!(outcome, Outcome::Served(_)) => self.shared.renew(proven_ms),
+                Status::Renewed(_) => {}
                 Status::Ready(ownership) => {
                     outcome = Outcome::Served(None);
                     if self.shared.ownership.get_or_init(|| ownership.clone()).image != ownership.image {
                         self.lose(format!("another client may have written to it: {}", ownership.reason));
                         return outcome;
                     }
+                    self.shared.renew(ownership.proven_ms);
                     self.shared.set_failure(None);
                     let is_unlimited = control.get_ref().set_read_timeout(None).is_ok();
                     let is_awaited = opened.take().is_none_or(|opened| opened.send(Ok(())).is_ok());

@@ -54,6 +54,12 @@ macro_rules! forward_to_variants {
                 }
             }
 
+            fn unproven_for(&self) -> Option<Nanos> {
+                match self {
+                    $($disks::$variant(disk) => disk.unproven_for(),)+
+                }
+            }
+
             fn lineage(&self) -> Option<Lineage> {
                 match self {
                     $($disks::$variant(disk) => disk.lineage(),)+

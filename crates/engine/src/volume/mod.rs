@@ -37,6 +37,8 @@ use task_sync::within;
 
 /// Longest prefetch of one request, in bytes; the rest is left out.
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;
+/// Pause between two looks at a backing whose ownership is unproven.
+const UNPROVEN_PAUSE: Nanos = Nanos::from_millis(20);
 /// Time for requests in progress to end before a stop leaves the dirty data in the log without waiting for them.
 const LEAVE_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Time that a stop waits for the destage of zeroes of which the next start could not prove the backing.
@@ -191,6 +193,8 @@ impl<S: Seam> Volume<S> {
         });
         stats.backing_unanswered_ms = shard.disk.oldest_unanswered().map_or(0, |oldest| now.since(oldest).as_millis());
         let (limit_queue, counters) = (&self.0.limit_queue, &shard.counters);
+        let unproven_ms = shard.disk.unproven_for().map_or(0, Nanos::as_millis);
+        stats.backing_unanswered_ms = stats.backing_unanswered_ms.max(unproven_ms);
         stats.qos = QosStats {
             limit_waits: limit_queue.waits.get(),
             limit_waited_us: limit_queue.waited.get().as_micros(),
@@ -658,7 +662,10 @@ impl<S: Seam> Volume<S> {
 
     /// True if a request can be served without waiting at the gate or for a limit.
     fn is_free(&self) -> bool {
-        self.0.gate.is_open() && !self.0.limit_queue.is_limited() && self.0.shard.disk.lost().is_none()
+        self.0.gate.is_open()
+            && !self.0.limit_queue.is_limited()
+            && self.0.shard.disk.lost().is_none()
+            && self.0.shard.disk.unproven_for().is_none()
     }
 
     async fn wait_for_limit(&self, bytes: u64, trace: &LatencyTrace) {
@@ -669,10 +676,20 @@ impl<S: Seam> Volume<S> {
     }
 
     async fn enter(&self) -> Result<gate::RequestInProgress<'_>, RequestError> {
-        let inside = self.0.gate.enter().await?;
-        // The present owner of the storage may have written since: what is cached may be old, and what is dirty will
-        // not be destaged.
-        self.0.shard.disk.lost().map_or(Ok(inside), |error| Err(error.into()))
+        loop {
+            let inside = self.0.gate.enter().await?;
+            // The present owner of the storage may have written since: what is cached may be old, and what is dirty
+            // will not be destaged.
+            if let Some(error) = self.0.shard.disk.lost() {
+                return Err(error.into());
+            }
+            if self.0.shard.disk.unproven_for().is_none() {
+                return Ok(inside);
+            }
+            // Outside the gate: a stop does not wait for this request.
+            drop(inside);
+            self.0.shard.seam().sleep(UNPROVEN_PAUSE).await;
+        }
     }
 
     fn now(&self) -> Nanos {

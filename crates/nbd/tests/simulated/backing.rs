@@ -342,11 +342,11 @@ fn answered_requests_are_not_repeated_and_none_is_lost() {
 }
 
 /// A server that one disk has to itself, and that can lose its storage.
-struct Dedicated(Rc<OnceCell<DiskError>>, Rc<Cell<bool>>);
+struct Dedicated(Rc<OnceCell<DiskError>>, Rc<Cell<bool>>, Rc<Cell<Option<Nanos>>>);
 
 impl Dedicated {
     fn new(lost: &Rc<OnceCell<DiskError>>) -> Dedicated {
-        Dedicated(Rc::clone(lost), Rc::default())
+        Dedicated(Rc::clone(lost), Rc::default(), Rc::default())
     }
 }
 
@@ -369,9 +369,61 @@ impl DedicatedServer for Dedicated {
         None
     }
 
+    fn unproven_for(&self) -> Option<Nanos> {
+        self.2.get()
+    }
+
     fn lost(&self) -> Option<&DiskError> {
         self.0.get()
     }
+}
+
+#[test]
+fn requests_wait_while_the_ownership_of_the_backing_is_unproven() {
+    let world = world(62);
+    let seam = world.seam();
+    world.block_on(async {
+        serve(&seam, plain(), Options::default()).await;
+        let (target, lost, unproven) = (target(), Rc::new(OnceCell::new()), Rc::new(Cell::new(None)));
+        let server = Box::new(Dedicated(Rc::clone(&lost), Rc::default(), Rc::clone(&unproven)));
+        let export = NbdDisk::open_dedicated(&seam, target, NbdOptions::default(), server).await.expect("it listens");
+        let core = Core::new(seam.clone(), CoreSpec::default());
+        let volume =
+            core.attach(VolumeSpec::new("above", VolumeId(2)), Backing::nbd(export)).expect("the name is free");
+        let bytes = [7; BLOCK_BYTES];
+        let write = async || volume.write(ByteOffset(0), BLOCK_BYTES, WriteFlags::default(), &mut &bytes[..]).await;
+        let read = async || volume.read(ByteOffset(0), BLOCK_BYTES, &mut Vec::new()).await;
+        write().await.expect("memory takes the write");
+        read().await.expect("it is cached");
+
+        for ends_with_proof in [true, false] {
+            unproven.set(Some(Nanos::from_secs(26)));
+            assert!(!volume.read_now(ByteOffset(0), BLOCK_BYTES, &mut Vec::new()));
+            assert!(!volume.write_now(ByteOffset(0), BLOCK_BYTES, &mut &bytes[..]));
+            assert_eq!(volume.stats().backing_unanswered_ms, 26_000, "it counts as a hung backing");
+            let (answers, limit) = (Rc::new(Cell::new(0)), Nanos::from_secs(100));
+            for request in 0..3 {
+                let (volume, answers) = (volume.clone(), Rc::clone(&answers));
+                seam.spawn(async move {
+                    let result = match request {
+                        0 => volume.read(ByteOffset(0), BLOCK_BYTES, &mut Vec::new()).await,
+                        1 => volume.write(ByteOffset(0), BLOCK_BYTES, WriteFlags::default(), &mut &[8; 4096][..]).await,
+                        _ => volume.flush().await,
+                    };
+                    assert_eq!(result.is_ok(), ends_with_proof);
+                    answers.set(answers.get() + 1);
+                });
+            }
+            seam.sleep(limit).await;
+            assert_eq!(answers.get(), 0, "another process may own the storage: nothing is answered");
+            match ends_with_proof {
+                true => unproven.set(None),
+                false => lost.set(DiskError::Lost("another client has it".to_owned())).expect("it is not lost yet"),
+            }
+            seam.sleep(Nanos::from_secs(1)).await;
+            assert_eq!(answers.get(), 3);
+        }
+    });
 }
 
 #[test]

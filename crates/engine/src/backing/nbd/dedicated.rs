@@ -1,6 +1,6 @@
 //! A server that exists for one disk of this process, such as a helper process that it has started.
 
-use seam::{DiskError, Lineage};
+use seam::{DiskError, Lineage, Nanos};
 
 /// The disk's view of its server. Dropping it ends the server: the connection has ended by then.
 pub trait DedicatedServer {
@@ -12,6 +12,10 @@ pub trait DedicatedServer {
 
     /// Why requests fail for now; `None` while they are served, or wait for a server that is started again.
     fn failure(&self) -> Option<DiskError>;
+
+    /// Time since the last proof that the server owns the storage, once that is too long
+    /// ([`seam::Disk::unproven_for`]).
+    fn unproven_for(&self) -> Option<Nanos>;
 
     /// Why no request can ever succeed again; `None` while the server serves or is restarted.
     fn lost(&self) -> Option<&DiskError>;

@@ -132,6 +132,10 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
         self.shared().lost().cloned()
     }
 
+    fn unproven_for(&self) -> Option<Nanos> {
+        self.shared().server.as_ref().and_then(|server| server.unproven_for())
+    }
+
     fn lineage(&self) -> Option<Lineage> {
         self.shared().server.as_ref().and_then(|server| server.lineage())
     }
