@@ -240,8 +240,8 @@ impl OwnerRecord {
         self.claims.drain(..excess);
     }
 
-    /// The claims of the record of the ownership that follows at `now_ms`: ended clients, the owner of this record among
-    /// them, are known for a minute more.
+    /// The claims of the record of the ownership that follows at `now_ms`: ended clients, and the owner of this record,
+    /// are known for a minute more.
     pub fn claims_of_successor(&self, now_ms: u64) -> Vec<Claim> {
         let until_ms = now_ms + CLAIM_MS;
         let ended =

@@ -27,8 +27,8 @@ pub struct RecordFile {
 }
 
 impl RecordFile {
-    /// Locks the file of the image with this identity; `None` if another process holds it for too long, or `wait`, which
-    /// is called before each pause, returns false.
+    /// Locks the file of the image with this identity; `None` if another process holds it for too long, or if `wait`
+    /// returns false. It is called before each pause.
     pub fn open(folder: &Path, identity: &str, mut wait: impl FnMut() -> bool) -> io::Result<Option<RecordFile>> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let name = file_name(identity);
