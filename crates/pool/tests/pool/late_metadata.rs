@@ -147,7 +147,7 @@ fn change_waits_while_most_groups_hang() {
     let world = with_pool(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
-        let (pool, slow) = open_with_fourth(&seam).await;
+        let (_pool, slow) = open_with_fourth(&seam).await;
         hang(&world, "fast-0", JOURNAL);
         for name in ["slow-0", "slow-1", "fast-0"] {
             hang(&world, name, SUPERBLOCKS);
