@@ -2,7 +2,7 @@
 
 use crate::ids::{Epoch, NodeId, StorageClient};
 use crate::record::OwnerRecord;
-use crate::time::Nanos;
+use seam::Nanos;
 
 /// The reason of an attempt, which decides whether a living owner may be fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use crate::ids::OpId;
 use crate::record::OwnerRecord;
 use crate::settings::{CLOSE_AFTER, LEASE, RENEW_PERIOD};
-use crate::time::Nanos;
+use seam::Nanos;
 
 /// A renewal in progress. It reads the record and the end of the log, which prove that nothing has happened that this
 /// process does not know. Before a batch of destage it also raises the record's number, and reads it back.

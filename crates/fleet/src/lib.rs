@@ -16,7 +16,6 @@ mod request;
 mod sabotage;
 mod settings;
 mod state;
-mod time;
 
 pub use action::{Action, LossReason};
 pub use event::{Command, Event, StorageAnswer, StorageError};
@@ -28,4 +27,3 @@ pub use request::{RequestError, RequestKind};
 pub use sabotage::Sabotage;
 pub use settings::Settings;
 pub use state::StateKind;
-pub use time::Nanos;

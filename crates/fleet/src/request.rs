@@ -1,7 +1,7 @@
 //! Requests of clients, as far as ownership is concerned. Addresses and data stay with the data path.
 
 use crate::ids::{ConnectionId, NodeId};
-use crate::time::Nanos;
+use seam::Nanos;
 
 /// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use crate::ids::NodeId;
 use crate::sabotage::Sabotage;
-use crate::time::Nanos;
+use seam::Nanos;
 
 /// Time from the start of the last completed renewal after which no request is acknowledged.
 pub(crate) const LEASE: Nanos = Nanos::from_secs(6);

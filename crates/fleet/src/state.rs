@@ -4,7 +4,7 @@ use crate::claim::{Claim, Recording};
 use crate::ids::{Epoch, NodeId, OpId};
 use crate::lease::Lease;
 use crate::record::{Owner, OwnerRecord};
-use crate::time::Nanos;
+use seam::Nanos;
 
 /// The state, without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! Single steps of the ownership: what each rule does, without a simulated world.
 
 use fleet::{
-    Action, Command, ConnectionId, Epoch, Event, Header, LossReason, Nanos, NodeId, OpId, Owner, OwnerRecord,
-    Ownership, RequestId, RequestKind, Settings, StateKind, StorageAnswer, StorageClient, StorageError,
+    Action, Command, ConnectionId, Epoch, Event, Header, LossReason, NodeId, OpId, Owner, OwnerRecord, Ownership,
+    RequestId, RequestKind, Settings, StateKind, StorageAnswer, StorageClient, StorageError,
 };
+use seam::Nanos;
 
 const HERE: NodeId = NodeId(1);
 const OTHER: Owner = Owner { node: NodeId(2), client: StorageClient(20) };
@@ -72,7 +73,7 @@ fn executed(request: u64) -> Event {
 #[test]
 fn answer_after_a_pause_is_withheld_until_a_renewal() {
     let mut node = Fixture::own();
-    node.now = node.now + Nanos::from_secs(7);
+    node.now += Nanos::from_secs(7);
     let actions = node.handle(executed(1));
     let [Action::StopAcknowledging, Action::ReadRecord { op }] = actions[..] else { panic!("{actions:?}") };
     let owner = Some(Owner { node: HERE, client: StorageClient(11) });
@@ -85,7 +86,7 @@ fn answer_after_a_pause_is_withheld_until_a_renewal() {
 #[test]
 fn front_ends_close_ten_seconds_after_the_last_renewal() {
     let mut node = Fixture::own();
-    node.now = node.now + Nanos::from_secs(10);
+    node.now += Nanos::from_secs(10);
     let actions = node.handle(Event::Tick);
     assert!(actions.contains(&Action::CloseFrontEnds), "{actions:?}");
     assert_eq!(node.ownership.state(), StateKind::Owning);

@@ -9,13 +9,14 @@ use std::future::Future;
 use std::rc::Rc;
 
 use seam::{Disk, DiskError, DiskResult, Nanos, Seam};
-use task_sync::{Reply, within};
+use task_sync::within;
 
+use crate::detached::detached_on_drop;
 use crate::metadata_requests::{MetadataRequests, TIMEOUT};
 use crate::number::GroupNo;
 use crate::state::{Inner, State};
 
-/// Runs a metadata request of a group as a task of its own, and waits for its end while the pool needs it.
+/// Waits for the end of a metadata request of a group while the pool needs it. A late one goes on as a task of its own.
 pub(crate) async fn in_time<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     group: GroupNo,
@@ -27,20 +28,19 @@ pub(crate) async fn in_time<S: Seam, D: Disk<S>>(
         return Err(DiskError::Hung("an earlier request of the device has not ended".to_owned()));
     }
     requests.begin(begun_at);
-    let (reply, is_late) = (Reply::default(), Rc::new(Cell::new(false)));
-    let (task, sender, was_late) = (Rc::clone(inner), reply.clone(), Rc::clone(&is_late));
-    let of_group = Rc::clone(&requests);
-    inner.seam.spawn(async move {
+    let is_late = Rc::new(Cell::new(false));
+    let (task, of_group, was_late) = (Rc::clone(inner), Rc::clone(&requests), Rc::clone(&is_late));
+    let mut request = detached_on_drop(&inner.seam, async move {
         let result = request.await;
         of_group.end(begun_at);
         if was_late.get() {
             of_group.end_late();
             end_late(&task, group, &of_group, &result);
         }
-        sender.send(result);
+        result
     });
     loop {
-        if let Some(result) = within(inner.seam.sleep(TIMEOUT), reply.clone().wait()).await {
+        if let Some(result) = within(inner.seam.sleep(TIMEOUT), &mut request).await {
             return result;
         }
         if can_go_on_without(&inner.state.borrow(), group, inner.seam.now()) {

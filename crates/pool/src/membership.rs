@@ -204,9 +204,9 @@ fn is_behind<D>(group: &Group<D>, generation: PoolGeneration) -> bool {
     group.disk.is_some() && group.has_answered && group.durable_generation < generation
 }
 
-/// Writes both superblocks of every present group that `selects` takes. Returns the groups
-/// that failed; the others hold `generation` durably. Nothing is written to a disk that is being imported: it gets its
-/// superblocks when its volume is complete (`import`).
+/// Writes both superblocks of every present group that `selects` takes. Returns the groups that failed; the others hold
+/// `generation` durably. Nothing is written to a disk that is being imported: it gets its superblocks when its volume
+/// is complete (`import`).
 async fn write_superblocks<S: Seam, D: Disk<S>>(
     inner: &Rc<Inner<S, D>>,
     generation: PoolGeneration,

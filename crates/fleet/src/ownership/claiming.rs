@@ -15,7 +15,7 @@ use crate::record::{Expected, Header, Owner, OwnerRecord};
 use crate::sabotage::Sabotage;
 use crate::settings::{ATTEMPT_TIMEOUT, CLOCK_MARGIN, LEASE, RETRY_PERIOD, RIVAL_TIMEOUT};
 use crate::state::{Standby, State};
-use crate::time::Nanos;
+use seam::Nanos;
 
 /// Decision after the header was read.
 enum Plan {

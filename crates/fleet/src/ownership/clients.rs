@@ -10,7 +10,7 @@ use crate::peer::PeerMessage;
 use crate::request::{Request, RequestError, RequestKind, Source, Stage};
 use crate::sabotage::Sabotage;
 use crate::state::State;
-use crate::time::Nanos;
+use seam::Nanos;
 
 impl Ownership {
     pub(super) fn connect(&mut self, now: Nanos, connection: ConnectionId) {

@@ -6,7 +6,7 @@ use crate::record::{Expected, OwnerRecord};
 use crate::request::{RequestKind, Source, Stage};
 use crate::sabotage::Sabotage;
 use crate::state::{DrainStep, Standby, State};
-use crate::time::Nanos;
+use seam::Nanos;
 
 impl Ownership {
     fn drain_step(&self) -> DrainStep {

@@ -17,7 +17,7 @@ use crate::peer::PeerMessage;
 use crate::request::{Request, RequestError, Source};
 use crate::settings::Settings;
 use crate::state::{Standby, State, StateKind};
-use crate::time::Nanos;
+use seam::Nanos;
 
 /// The ownership of one volume at one node.
 #[derive(Clone, Debug)]
@@ -72,7 +72,8 @@ impl Ownership {
         self.connections.keys().copied()
     }
 
-    /// Processes an event at the time `now`, and returns the actions to execute, in order.
+    /// Processes an event at the time `now` of `CLOCK_BOOTTIME`, which counts the time of a suspended machine. Returns
+    /// the actions to execute, in order.
     pub fn handle(&mut self, now: Nanos, event: Event) -> Vec<Action> {
         match event {
             Event::Tick => self.tick(now),

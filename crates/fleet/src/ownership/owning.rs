@@ -8,7 +8,7 @@ use crate::record::{Expected, OwnerRecord};
 use crate::request::Stage;
 use crate::sabotage::Sabotage;
 use crate::state::{DrainStep, State};
-use crate::time::Nanos;
+use seam::Nanos;
 
 impl Ownership {
     /// Begins to serve. The record was read back by an operation that began at `confirmed_at`.

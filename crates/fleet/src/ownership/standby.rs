@@ -9,7 +9,7 @@ use crate::request::{Request, RequestKind, Source, Stage};
 use crate::sabotage::Sabotage;
 use crate::settings::RETRY_PERIOD;
 use crate::state::{Standby, State};
-use crate::time::Nanos;
+use seam::Nanos;
 
 /// Treatment of a waiting request at a standby.
 enum Treatment {

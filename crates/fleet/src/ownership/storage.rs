@@ -6,7 +6,7 @@ use crate::ids::OpId;
 use crate::lease::{Renewal, RenewalStep};
 use crate::sabotage::Sabotage;
 use crate::state::{DrainStep, State};
-use crate::time::Nanos;
+use seam::Nanos;
 
 impl Ownership {
     /// Passes a result on. Results of abandoned operations and of earlier sessions are ignored.

@@ -246,7 +246,7 @@ mod tests {
     fn verdict_is_that_of_a_search_through_every_order() {
         let steps =
             [Step::Write(1), Step::Write(2), Step::Read(0), Step::Read(1), Step::Read(2), Step::Flush, Step::Crash];
-        let mut rng = crate::rng::Rng::new(7);
+        let rng = seam::sim::Rng::new(7, 0);
         let (mut valid, mut invalid) = (0, 0);
         for _ in 0..20_000 {
             let mut times: Vec<u64> = (0..10).collect();

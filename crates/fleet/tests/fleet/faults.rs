@@ -4,8 +4,8 @@ use fleet::{Command, NodeId};
 
 use crate::client::{Client, Work};
 use crate::events::{Fault, node_id};
-use crate::rng::Rng;
-use crate::world::{FAULTS_END, MILLI, NODES, SECOND};
+use crate::world::{FAULTS_END, MILLI, NODES, SECOND, between};
+use seam::sim::Rng;
 
 /// Faults on which a run concentrates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,37 +23,37 @@ pub struct Plan {
     pub is_automatic: bool,
     pub has_faults: bool,
     /// Percentage of messages to the storage that are late by seconds.
-    pub late_percent: u64,
+    pub late_percent: u32,
     /// Delay of a late message, at most.
     pub late_max: u64,
     /// Percentage of messages between nodes that are lost.
-    pub loss_percent: u64,
+    pub loss_percent: u32,
     pub faults: Vec<(u64, Fault)>,
     pub clients: Vec<Client>,
     pub calm_migrations: usize,
 }
 
 impl Plan {
-    pub fn draw(rng: &mut Rng, focus: Option<Focus>) -> Plan {
+    pub fn draw(rng: &Rng, focus: Option<Focus>) -> Plan {
         let volumes = 1 + rng.below(2) as usize;
-        let has_faults = !rng.percent(12);
+        let has_faults = !rng.chance(120_000);
         let mut clients = Vec::new();
         for volume in 0..volumes {
             let home = rng.below(NODES as u64) as usize;
             clients.push(client(rng, volume, home, Work::Mixed));
-            if has_faults && rng.percent(50) {
-                let work = if rng.percent(35) { Work::Mixed } else { Work::ReadsOnly };
+            if has_faults && rng.chance(500_000) {
+                let work = if rng.chance(350_000) { Work::Mixed } else { Work::ReadsOnly };
                 let home = rng.below(NODES as u64) as usize;
                 clients.push(client(rng, volume, home, work));
             }
         }
         let mut plan = Plan {
             volumes,
-            is_automatic: rng.percent(50),
+            is_automatic: rng.chance(500_000),
             has_faults,
             late_percent: if has_faults { [0, 1, 3, 15][rng.below(4) as usize] } else { 0 },
             late_max: 8 * SECOND,
-            loss_percent: if has_faults { rng.below(20) } else { 0 },
+            loss_percent: if has_faults { rng.below(20) as u32 } else { 0 },
             faults: Vec::new(),
             clients,
             calm_migrations: 0,
@@ -81,16 +81,16 @@ impl Plan {
     }
 
     /// Slow storage and impatient clients: many attempts that are abandoned.
-    fn draw_late_results(&mut self, rng: &mut Rng) {
+    fn draw_late_results(&mut self, rng: &Rng) {
         (self.late_percent, self.late_max) = (15, 35 * SECOND);
         for client in &mut self.clients {
-            client.request_timeout = rng.between(SECOND, 4 * SECOND);
+            client.request_timeout = between(rng, SECOND, 4 * SECOND);
         }
         self.draw_migrations(rng, 4);
     }
 
     /// Nodes whose memory goes back, owners and others, between many migrations.
-    fn draw_rewinds(&mut self, rng: &mut Rng) {
+    fn draw_rewinds(&mut self, rng: &Rng) {
         for _ in 0..2 + rng.below(3) {
             let (at, node) = (SECOND + rng.below(20 * SECOND), rng.below(NODES as u64) as usize);
             self.faults.push((at, Fault::TakeSnapshot { node }));
@@ -100,7 +100,7 @@ impl Plan {
     }
 
     /// An owner that reaches the storage again when its watch has just expired.
-    fn draw_expired_watch(&mut self, rng: &mut Rng) {
+    fn draw_expired_watch(&mut self, rng: &Rng) {
         self.is_automatic = true;
         let (at, volume) = (2 * SECOND + rng.below(10 * SECOND), rng.below(self.volumes as u64) as usize);
         let until = at + 30 * SECOND + SECOND / 2 + rng.below(3 * SECOND);
@@ -109,20 +109,20 @@ impl Plan {
         self.clients.push(client(rng, volume, home, Work::Mixed));
     }
 
-    fn draw_migrations(&mut self, rng: &mut Rng, rounds_max: u64) {
+    fn draw_migrations(&mut self, rng: &Rng, rounds_max: u64) {
         for client in 0..self.clients.len() {
             for round in 0..rng.below(rounds_max) {
                 let at = (2 + 42 / rounds_max * round) * SECOND + rng.below(3 * SECOND);
                 let to = rng.below(NODES as u64) as usize;
-                let called_off = rng.percent(30);
+                let called_off = rng.chance(300_000);
                 self.calm_migrations += usize::from(!called_off);
-                let stay = if rng.percent(70) { 2 * SECOND } else { rng.below(3 * SECOND) };
+                let stay = if rng.chance(700_000) { 2 * SECOND } else { rng.below(3 * SECOND) };
                 self.faults.push((at, Fault::Migrate { client, to, called_off, stay }));
             }
         }
     }
 
-    fn draw_fault(&mut self, rng: &mut Rng) {
+    fn draw_fault(&mut self, rng: &Rng) {
         let at = SECOND + rng.below(FAULTS_END - 6 * SECOND);
         let node = rng.below(NODES as u64) as usize;
         let volume = rng.below(self.volumes as u64) as usize;
@@ -156,18 +156,18 @@ impl Plan {
             }
             9 | 10 => {
                 self.faults.push((at, Fault::TakeSnapshot { node }));
-                let at = at + MILLI + if rng.percent(50) { rng.below(3 * SECOND) } else { rng.below(15 * SECOND) };
+                let at = at + MILLI + if rng.chance(500_000) { rng.below(3 * SECOND) } else { rng.below(15 * SECOND) };
                 self.faults.push((at.min(FAULTS_END), Fault::RestoreSnapshot { node }));
             }
             11..=13 => {
-                let long = rng.between(28 * SECOND, 36 * SECOND);
-                let until = if rng.percent(50) { until } else { (at + long).min(FAULTS_END + 10 * SECOND) };
-                let take_over_after = if rng.percent(60) { rng.below(7 * SECOND) } else { u64::MAX };
-                let cuts_links = rng.percent(40);
+                let long = between(rng, 28 * SECOND, 36 * SECOND);
+                let until = if rng.chance(500_000) { until } else { (at + long).min(FAULTS_END + 10 * SECOND) };
+                let take_over_after = if rng.chance(600_000) { rng.below(7 * SECOND) } else { u64::MAX };
+                let cuts_links = rng.chance(400_000);
                 self.faults.push((at, Fault::Isolate { volume, until, cuts_links, take_over_after }));
             }
             14 => {
-                let after = if rng.percent(60) { rng.below(3 * SECOND) } else { rng.below(12 * SECOND) };
+                let after = if rng.chance(600_000) { rng.below(3 * SECOND) } else { rng.below(12 * SECOND) };
                 self.faults.push((at, Fault::RewindOwner { volume, after }));
             }
             _ => {
@@ -177,7 +177,7 @@ impl Plan {
                 }
             }
         }
-        if rng.percent(40) {
+        if rng.chance(400_000) {
             let command = Command::TakeOver { dead_node: None::<NodeId> };
             let node = rng.below(NODES as u64) as usize;
             let at = (at + rng.below(8 * SECOND)).min(FAULTS_END - SECOND);
@@ -187,16 +187,16 @@ impl Plan {
 }
 
 /// A fault's duration: short ones, and ones beyond each of the lease's limits.
-fn duration(rng: &mut Rng) -> u64 {
+fn duration(rng: &Rng) -> u64 {
     match rng.below(3) {
         0 => rng.below(3 * SECOND),
-        1 => rng.between(3 * SECOND, 12 * SECOND),
-        _ => rng.between(12 * SECOND, 42 * SECOND),
+        1 => between(rng, 3 * SECOND, 12 * SECOND),
+        _ => between(rng, 12 * SECOND, 42 * SECOND),
     }
 }
 
-fn client(rng: &mut Rng, volume: usize, home: usize, work: Work) -> Client {
-    let request_timeout = if rng.percent(85) { 40 * SECOND } else { rng.between(SECOND, 10 * SECOND) };
+fn client(rng: &Rng, volume: usize, home: usize, work: Work) -> Client {
+    let request_timeout = if rng.chance(850_000) { 40 * SECOND } else { between(rng, SECOND, 10 * SECOND) };
     let pause_max = [50, 300, 900][rng.below(3) as usize] * MILLI;
     Client {
         volume,

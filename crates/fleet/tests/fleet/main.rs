@@ -8,7 +8,6 @@ mod events;
 mod faults;
 mod history;
 mod node;
-mod rng;
 mod sabotage;
 mod storage;
 mod world;

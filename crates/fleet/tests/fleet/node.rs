@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use fleet::{Nanos, OpId, Ownership, RequestId, Settings, StorageClient};
+use fleet::{OpId, Ownership, RequestId, Settings, StorageClient};
+use seam::Nanos;
 
 use crate::data_path::{DataOp, DataPath};
 use crate::events::{ClientOp, Session};

@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleet::{Epoch, Expected, Header, Nanos, OwnerRecord, StorageClient, StorageError};
+use fleet::{Epoch, Expected, Header, OwnerRecord, StorageClient, StorageError};
+use seam::Nanos;
 
 pub const BLOCKS: usize = 5;
 const OSDS: usize = 3;

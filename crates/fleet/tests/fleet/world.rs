@@ -8,7 +8,9 @@ mod storage_link;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use fleet::{Event, Nanos, Sabotage, Settings, StorageClient};
+use fleet::{Event, Sabotage, Settings, StorageClient};
+use seam::Nanos;
+use seam::sim::Rng;
 
 use crate::checker;
 use crate::client::{Client, Connection};
@@ -16,7 +18,6 @@ use crate::events::{Fault, WorldEvent, node_id};
 use crate::faults::{Focus, Plan};
 use crate::history::{History, OpKind};
 use crate::node::{Clock, Instance, Node};
-use crate::rng::Rng;
 use crate::storage::Storage;
 
 pub const NODES: usize = 3;
@@ -28,6 +29,11 @@ pub const FAULTS_END: u64 = 45 * SECOND;
 const LIVENESS_END: u64 = FAULTS_END + 90 * SECOND;
 /// Events of a run, at most.
 const EVENTS_MAX: u64 = 400_000;
+
+/// A number from `low` on, below `high`.
+pub fn between(rng: &Rng, low: u64, high: u64) -> u64 {
+    low + rng.below(high - low)
+}
 
 /// The world.
 pub struct World {
@@ -61,8 +67,8 @@ pub struct Outcome {
 
 /// Runs the life of `seed`, whose faults are drawn too unless `focus` sets them.
 pub fn run(seed: u64, sabotage: Sabotage, focus: Option<Focus>, is_traced: bool) -> Outcome {
-    let mut rng = Rng::new(seed);
-    let mut plan = Plan::draw(&mut rng, focus);
+    let rng = Rng::new(seed, 0);
+    let mut plan = Plan::draw(&rng, focus);
     let clients = std::mem::take(&mut plan.clients);
     let faults = std::mem::take(&mut plan.faults);
     let mut world = World {

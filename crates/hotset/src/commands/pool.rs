@@ -10,6 +10,7 @@ use messages::{Answer, Request};
 use pool::{CreateOptions, Pool, PoolError, TierSpec};
 use seam::real::{RealCoreSpec, RealDisk, RealSeam, run_core};
 use seam::{Disk, DiskOpen, Seam};
+use state::State;
 
 use super::confirm::is_confirmed;
 use super::daemon::{send_request, unexpected};
@@ -425,6 +426,14 @@ pub(super) struct Devices {
 /// The configured devices of a pool.
 pub(super) fn paths_of(pool: &PoolConfig) -> Vec<PathBuf> {
     pool.devices().cloned().collect()
+}
+
+/// The configured devices of a pool, and the ones that were added by command and are not in the file yet.
+pub(super) fn paths_with_added(pool: &PoolConfig, state: Option<&State>) -> Vec<PathBuf> {
+    let mut paths = paths_of(pool);
+    let added = state.and_then(|state| state.pool_devices.get(&pool.name)).into_iter().flatten();
+    paths.extend(added.filter(|path| !pool.devices().any(|device| is_same_file(device, path))).cloned());
+    paths
 }
 
 /// Opens the devices of a pool on a core of its own, and runs `work` with them.

@@ -12,7 +12,7 @@ use state::StateDir;
 use terminal::Failure;
 
 use super::flash::absolute_path;
-use super::pool::{on_disks, paths_of};
+use super::pool::{on_disks, paths_with_added};
 use super::undestaged::undestaged;
 
 /// The script for a volume of a pool that no daemon uses. Nothing is written.
@@ -27,10 +27,7 @@ pub fn export_script((config, directory): (PoolConfig, PathBuf), volume: &str, t
         );
         return Err(Failure::failed(text));
     }
-    let mut devices = paths_of(&config);
-    // Devices that were added by command, and are not in the file yet.
-    let added = state.iter().filter_map(|state| state.pool_devices.get(&pool)).flatten();
-    devices.extend(added.filter(|path| !config.devices().any(|device| is_same_file(device, path))).cloned());
+    let devices = paths_with_added(&config, state.as_ref());
     let to_find = PathBuf::from(&target);
     let (plan, paths, is_in_place) = on_disks(devices, true, async move |seam, devices| {
         let of_pool = devices.paths.iter().find(|(_, path)| is_same_file(path, &to_find));

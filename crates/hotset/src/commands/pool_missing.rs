@@ -7,17 +7,13 @@ use pool::{OpenOptions, Pool, PoolError};
 use state::StateDir;
 
 use super::confirm::is_confirmed;
-use super::pool::{on_disks, paths_of};
-use super::pool_export::is_same_file;
+use super::pool::{on_disks, paths_with_added};
 use terminal::Failure;
 
 /// Opens the pool once on its present devices, which thereby continue without the others.
 pub fn accept_missing(config: &PoolConfig, directory: &Path, yes: bool) -> Result<(), Failure> {
     let state = StateDir::peek(directory).map_err(|error| Failure::failed(error.to_string()))?;
-    let mut devices = paths_of(config);
-    // Devices that were added by command, and are not in the file yet.
-    let added = state.iter().filter_map(|state| state.pool_devices.get(&config.name)).flatten();
-    devices.extend(added.filter(|path| !config.devices().any(|device| is_same_file(device, path))).cloned());
+    let mut devices = paths_with_added(config, state.as_ref());
     devices.retain(|path| path.exists());
     let refusal = on_disks(devices.clone(), false, async |seam, devices| {
         match Pool::open(&seam, &devices.disks, OpenOptions::default()).await {

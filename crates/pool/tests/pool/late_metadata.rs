@@ -4,13 +4,15 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use pool::{GroupNo, OpenOptions, TierNo, TierPolicy, unpaced};
-use seam::sim::{Fault, Ops, Rng, Rule, SimSeam, When, World};
+use pool::{CreateOptions, GroupNo, OpenOptions, PoolDisk, TierNo, TierPolicy, TierSpec, unpaced};
+use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimDisk, SimSeam, When, World};
 use seam::{Disk, Nanos, Seam};
 
 use crate::crash_points::{at_each_boundary, crashes};
 use crate::model::content_after_crash;
-use crate::world::{ALL, SLICE, SMALL, SimPool, disks, superblocks, volume, with_pool, world_after_crash, write_at};
+use crate::world::{
+    ALL, SLICE, SMALL, SimPool, disks, superblocks, volume, with_disks, with_pool, world_after_crash, write_at,
+};
 
 /// Bytes of a group that hold its superblocks, and its journal in a pool of the shape `SMALL`.
 const SUPERBLOCKS: Range<u64> = 0..128 << 10;
@@ -29,6 +31,15 @@ fn hang(world: &World, name: &str, range: Range<u64>) {
 
 async fn open(seam: &SimSeam) -> SimPool {
     SimPool::open(seam, &disks(seam, &ALL[..3]).await, OpenOptions::default()).await.expect("the pool opens")
+}
+
+/// The pool with its fourth group, and a volume.
+async fn open_with_fourth(seam: &SimSeam) -> (SimPool, PoolDisk<SimSeam, SimDisk>) {
+    let pool = open(seam).await;
+    let extra = disks(seam, &ALL[3..]).await.remove(0);
+    pool.add_group(TierNo(1), extra, true).await.expect("sound disks");
+    let slow = volume(&pool, "slow", TierPolicy::Lowest).await;
+    (pool, slow)
 }
 
 fn copies(pool: &SimPool) -> Vec<bool> {
@@ -59,6 +70,24 @@ fn hung_metadata_copy_is_replaced() {
         pool.checkpoint().await.expect("the other copy suffices");
         seam.sleep(Nanos::from_secs(10)).await;
         assert_eq!(copies(&pool), [true, false, true], "{:?}", pool.take_notices());
+    });
+}
+
+#[test]
+fn hung_metadata_copy_without_a_substitute_returns_when_it_answers() {
+    let world = with_disks(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let opened = disks(&seam, &ALL[..2]).await;
+        let tiers = [TierSpec { name: "one".to_owned(), disks: opened.clone() }];
+        let options = CreateOptions { slice_bytes: SLICE, journal_blocks: Some(8), ..CreateOptions::default() };
+        SimPool::create(&seam, &tiers, options).await.expect("empty disks become a pool");
+        let pool = SimPool::open(&seam, &opened, OpenOptions::default()).await.expect("the pool opens");
+        hang(&world, "fast-0", JOURNAL);
+        volume(&pool, "a", TierPolicy::Auto).await;
+        assert_eq!(copies(&pool), [false, true]);
+        seam.sleep(HUNG_FOR).await;
+        assert_eq!(copies(&pool), [true, true], "{:?}", pool.take_notices());
     });
 }
 
@@ -118,10 +147,7 @@ fn change_waits_while_most_groups_hang() {
     let world = with_pool(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
-        let pool = open(&seam).await;
-        let extra = disks(&seam, &ALL[3..]).await.remove(0);
-        pool.add_group(TierNo(1), extra, true).await.expect("sound disks");
-        let slow = volume(&pool, "slow", TierPolicy::Lowest).await;
+        let (_pool, slow) = open_with_fourth(&seam).await;
         hang(&world, "fast-0", JOURNAL);
         for name in ["slow-0", "slow-1", "fast-0"] {
             hang(&world, name, SUPERBLOCKS);
@@ -162,7 +188,7 @@ fn crash_around_a_hung_metadata_copy_loses_nothing() {
         for (crash, survivals) in crashes(snapshot, &rng) {
             checked += 1;
             let crashed = world_after_crash(checked, snapshot.images(|number| survivals[number]));
-            let content = content_after_crash(crashed, seam::sim::CrashMode::LoseAll);
+            let content = content_after_crash(crashed, CrashMode::LoseAll);
             let at = (last % 2 * SLICE / 512) as usize;
             let found = content["slow"][at];
             if found != last && found != last + 2 {
@@ -180,10 +206,7 @@ fn device_leaves_the_pool_only_after_its_last_write() {
     let world = with_pool(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
-        let pool = open(&seam).await;
-        let extra = disks(&seam, &ALL[3..]).await.remove(0);
-        pool.add_group(TierNo(1), extra, true).await.expect("sound disks");
-        let slow = volume(&pool, "slow", TierPolicy::Lowest).await;
+        let (pool, slow) = open_with_fourth(&seam).await;
         pool.begin_drain(GroupNo(2)).await.expect("room");
         hang(&world, "slow-0", SUPERBLOCKS);
         let begun = seam.now();

@@ -648,6 +648,19 @@ fn exported_map_names_the_place_of_every_slice() {
 }
 
 #[test]
+fn exported_map_warns_of_an_absent_device_with_a_newer_state() {
+    let world = with_pool(1, SMALL);
+    let seam = world.seam();
+    world.block_on(async {
+        let disks = disks(&seam, &ALL[..3]).await;
+        let one = SimPool::export_map(&seam, &disks[..1]).await.expect("a copy of the metadata");
+        assert!(one.starts_with("# WARNING: group 1 (sim:fast-1) with a copy of the metadata is missing"), "{one}");
+        let most = SimPool::export_map(&seam, &disks[..2]).await.expect("both copies of the metadata");
+        assert!(!most.contains("WARNING"), "{most}");
+    });
+}
+
+#[test]
 fn disk_with_data_is_refused_unless_forced() {
     let world = with_pool(1, SMALL);
     let seam = world.seam();

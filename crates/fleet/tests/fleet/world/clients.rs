@@ -2,7 +2,7 @@
 
 use fleet::{ConnectionId, Event};
 
-use super::{FAULTS_END, MILLI, NODES, SECOND, World};
+use super::{FAULTS_END, MILLI, NODES, SECOND, World, between};
 use crate::client::{Connection, Work};
 use crate::events::{ClientOp, Reply, WorldEvent};
 use crate::history::OpKind;
@@ -42,7 +42,7 @@ impl World {
     }
 
     fn choose_node(&mut self, client: usize) -> usize {
-        if self.nodes[self.clients[client].home].is_running && self.rng.percent(70) {
+        if self.nodes[self.clients[client].home].is_running && self.rng.chance(700_000) {
             return self.clients[client].home;
         }
         self.rng.below(NODES as u64) as usize
@@ -67,7 +67,7 @@ impl World {
     }
 
     fn send_request(&mut self, connection: u64, tag: usize, op: ClientOp) {
-        let delay = self.rng.between(MILLI, 2 * MILLI);
+        let delay = between(&self.rng, MILLI, 2 * MILLI);
         self.after(delay, WorldEvent::Request { connection, tag, op });
     }
 
@@ -176,7 +176,7 @@ impl World {
         if state.connection == Some(connection) {
             state.connection = None;
             state.pending = None;
-            let delay = self.rng.between(100 * MILLI, 800 * MILLI);
+            let delay = between(&self.rng, 100 * MILLI, 800 * MILLI);
             self.after(delay, WorldEvent::ClientStep { client });
         }
     }
@@ -193,7 +193,7 @@ impl World {
         for connection in numbers {
             // Requests that arrive from now on are lost with the connection.
             self.connections.get_mut(&connection).expect("it exists").session = None;
-            let delay = self.rng.between(2 * MILLI, 50 * MILLI);
+            let delay = between(&self.rng, 2 * MILLI, 50 * MILLI);
             self.after(delay, WorldEvent::ConnectionReset { connection });
         }
     }
@@ -246,7 +246,7 @@ impl World {
             let delay = self.rng.below(7 * SECOND);
             self.after(delay, WorldEvent::OldFlush { connection: old });
         }
-        let delay = if self.rng.percent(70) { 8 * SECOND } else { self.rng.below(8 * SECOND) };
+        let delay = if self.rng.chance(700_000) { 8 * SECOND } else { self.rng.below(8 * SECOND) };
         self.after(delay, WorldEvent::OldClose { connection: old });
     }
 

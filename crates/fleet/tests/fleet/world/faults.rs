@@ -164,7 +164,7 @@ impl World {
         for number in numbers {
             // The queue skips numbers without an event.
             let event = self.events.remove(&number).expect("the event is queued");
-            if self.rng.percent(50) {
+            if self.rng.chance(500_000) {
                 self.after(0, event);
             }
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use fleet::{Action, Event, RequestError, RequestId, Sabotage, StateKind, StorageAnswer};
 
-use super::{MILLI, SECOND, World};
+use super::{MILLI, SECOND, World, between};
 use crate::data_path::{DataPath, Output};
 use crate::events::{ClientOp, Reply, Session, WorldEvent, node_id};
 use crate::node::{Origin, Purpose};
@@ -22,12 +22,12 @@ impl World {
         for volume in 0..self.plan.volumes {
             let instance = &self.nodes[node].instances[volume];
             if self.nodes[node].storage_cut_until <= self.now {
-                let now = fleet::Nanos(self.now);
+                let now = seam::Nanos(self.now);
                 self.storage.ping(now, instance.client);
             }
             let has_dirty = instance.data.as_ref().is_some_and(DataPath::has_dirty);
             self.deliver(node, volume, Event::Tick);
-            if has_dirty && self.rng.percent(30) {
+            if has_dirty && self.rng.chance(300_000) {
                 self.deliver(node, volume, Event::DestageWanted);
             }
         }
@@ -106,7 +106,7 @@ impl World {
             Action::ReplaceClient => {
                 instance.end_session();
                 instance.is_replacing = true;
-                let delay = self.rng.between(5 * MILLI, 60 * MILLI);
+                let delay = between(&self.rng, 5 * MILLI, 60 * MILLI);
                 self.after(delay, WorldEvent::ClientReplaced { node, session, volume });
             }
             Action::Serve { epoch } => {
@@ -116,8 +116,8 @@ impl World {
             Action::CloseFrontEnds => self.reset_connections(node, volume),
             Action::Discard => instance.discard(),
             Action::Destage => {
-                let mut rng = self.rng.clone();
-                let outputs = instance.data.as_mut().expect("an owner has data").destage(|| rng.percent(60));
+                let rng = self.rng.clone();
+                let outputs = instance.data.as_mut().expect("an owner has data").destage(|| rng.chance(600_000));
                 self.rng = rng;
                 self.collect_outputs(node, volume, outputs, events);
             }
@@ -137,7 +137,7 @@ impl World {
                 if let Some(delay) = self.link_delay(node, to) {
                     self.after(delay, WorldEvent::Peer { from: node, to, volume, message });
                     // Messages may arrive twice, the second time much later.
-                    if self.plan.has_faults && self.rng.percent(5) {
+                    if self.plan.has_faults && self.rng.chance(50_000) {
                         let delay = self.rng.below(20 * SECOND);
                         self.after(delay, WorldEvent::Peer { from: node, to, volume, message });
                     }
@@ -191,7 +191,7 @@ impl World {
         let reply: Reply = result.map(|()| value);
         match origin {
             Origin::Connection { connection, tag } => {
-                let delay = self.rng.between(MILLI / 50, MILLI);
+                let delay = between(&self.rng, MILLI / 50, MILLI);
                 self.after(delay, WorldEvent::Reply { connection, tag, reply });
             }
             Origin::Peer { node: to, session, request } => {
@@ -248,10 +248,10 @@ impl World {
     fn link_delay(&mut self, from: usize, to: usize) -> Option<u64> {
         let is_cut = self.links_cut_until[from][to] > self.now;
         let is_lossy = self.plan.has_faults && self.now < super::FAULTS_END;
-        if is_cut || (is_lossy && self.rng.percent(self.plan.loss_percent)) {
+        if is_cut || (is_lossy && self.rng.chance(10_000 * self.plan.loss_percent)) {
             return None;
         }
-        let late = if is_lossy && self.rng.percent(2) { self.rng.below(5 * SECOND) } else { 0 };
-        Some(late + self.rng.between(MILLI / 20, MILLI))
+        let late = if is_lossy && self.rng.chance(20_000) { self.rng.below(5 * SECOND) } else { 0 };
+        Some(late + between(&self.rng, MILLI / 20, MILLI))
     }
 }

@@ -2,7 +2,7 @@
 
 use fleet::{Event, Sabotage, StorageAnswer, StorageError};
 
-use super::{MILLI, SECOND, World};
+use super::{MILLI, SECOND, World, between};
 use crate::events::WorldEvent;
 use crate::node::Purpose;
 use crate::storage::{Sender, StorageOp, StorageResult};
@@ -22,21 +22,22 @@ impl World {
         let (instance, session) = (&self.nodes[node].instances[volume], self.nodes[node].session);
         let sender = Sender { client: instance.client, map: instance.map, number };
         // The monitors take their time to publish a map.
-        let base = if matches!(op, StorageOp::Fence(_)) { self.rng.between(700 * MILLI, 2_400 * MILLI) } else { 0 };
+        let base = if matches!(op, StorageOp::Fence(_)) { between(&self.rng, 700 * MILLI, 2_400 * MILLI) } else { 0 };
         let delay = base + self.storage_delay(node);
         self.after(delay, WorldEvent::AtStorage { node, session, volume, sender, op });
     }
 
     fn storage_delay(&mut self, node: usize) -> u64 {
         let held = self.nodes[node].storage_cut_until.saturating_sub(self.now);
-        let late =
-            self.plan.late_percent > 0 && self.now < super::FAULTS_END && self.rng.percent(self.plan.late_percent);
+        let late = self.plan.late_percent > 0
+            && self.now < super::FAULTS_END
+            && self.rng.chance(10_000 * self.plan.late_percent);
         let late = if late { self.rng.below(self.plan.late_max) } else { 0 };
-        held + late + self.rng.between(MILLI / 10, 3 * MILLI)
+        held + late + between(&self.rng, MILLI / 10, 3 * MILLI)
     }
 
     pub fn at_storage(&mut self, node: usize, session: u64, volume: usize, sender: Sender, op: &StorageOp) {
-        let now = fleet::Nanos(self.now);
+        let now = seam::Nanos(self.now);
         let old_map = self.storage.map();
         let (result, map) = self.storage.execute(now, self.event, volume, sender, op);
         let new_map = self.storage.map();
