@@ -3,10 +3,11 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Seam};
+use seam::{BLOCK_BYTES, Disk, DiskError, DiskResult, Nanos, Seam};
 
 use crate::memory::{BlockNo, Sectors};
 use crate::shard::{Shard, ShardRef};
+use crate::spec::Sabotage;
 use crate::{CacheMode, RequestError, WritePolicy};
 
 /// Guard: no write is sent to the backing while it exists.
@@ -120,6 +121,9 @@ impl<S: Seam> Shard<S> {
     pub async fn set_policy(self: &ShardRef<S>, policy: WritePolicy) -> Result<(), RequestError> {
         let _change = self.begin_change().await;
         let old = self.policy.get();
+        if policy == WritePolicy::WriteBack {
+            self.mark_undestaged(true).await?;
+        }
         // Under write-back the log answers flushes, so it is in force only after the destage: if a flash device fails
         // meanwhile, no flush relies on one copy for as long as the destage takes.
         if policy != WritePolicy::WriteBack {
@@ -131,6 +135,10 @@ impl<S: Seam> Shard<S> {
             return Err(error);
         }
         self.policy.set(policy);
+        if policy != WritePolicy::WriteBack {
+            // A mark that stays only keeps other machines off.
+            let (Ok(()) | Err(_)) = self.mark_undestaged(false).await;
+        }
         if policy == WritePolicy::None {
             self.invalidate();
             // The remaining pages on flash are not read any more, and are evicted when room is needed.
@@ -138,6 +146,23 @@ impl<S: Seam> Shard<S> {
         }
         self.work.notify();
         Ok(())
+    }
+
+    /// Marks the backing as lacking flushed writes, before the log answers the first flush, or removes the mark, unless
+    /// the log has the only copy of a block.
+    pub async fn mark_undestaged(&self, is_marked: bool) -> DiskResult<()> {
+        let is_sabotaged = is_marked && self.sabotage(Sabotage::NoUndestagedMark);
+        if !self.has_log || is_sabotaged || !is_marked && self.state.borrow().log_tracker.holds_segments() {
+            return Ok(());
+        }
+        self.disk.mark_undestaged(is_marked).await
+    }
+
+    /// Removes the mark of the backing before a stop, unless that takes too long or the log has the only copy of a
+    /// block.
+    pub async fn remove_mark_within(self: &ShardRef<S>, limit: Nanos) {
+        let shard = Rc::clone(self);
+        self.run_within(limit, async move |_| drop(shard.mark_undestaged(false).await)).await;
     }
 
     /// Pauses, freezes or resumes the cache. A pause and a freeze destage dirty data first. On an error the mode is

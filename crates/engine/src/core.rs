@@ -12,7 +12,7 @@ use flash::{
     VolumeId,
 };
 use seam::persist::ShmImage;
-use seam::{BLOCK_BYTES, Nanos, Seam};
+use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Seam};
 
 use crate::log::pieces_of;
 use crate::shard::core_state::CoreState;
@@ -50,6 +50,9 @@ pub enum AttachError {
     /// Data of the volume past the end of its backing could not be discarded.
     #[error("the flash log could not record that data of \"{0}\" past the end of its backing is discarded: {1}")]
     Discard(String, String),
+    /// The backing could not be marked as lacking flushed writes.
+    #[error("the backing of \"{0}\" could not be marked as lacking data that is in the flash log alone: {1}")]
+    Mark(String, DiskError),
     /// An earlier recovery was partial, and the flash log has changed since.
     #[error("the dirty data of \"{0}\" was recovered only in part: it is kept for the next start")]
     PartiallyRecovered(String),
@@ -217,7 +220,7 @@ impl<S: Seam> Core<S> {
         Ok(volume)
     }
 
-    /// Attaches a volume without records in the flash log.
+    /// Attaches a volume without records in the flash log, and without a mark on its backing ([`Disk::mark_undestaged`]).
     pub fn attach(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
         let volume = self.make_without_records(spec, backing)?;
         self.0.volumes.borrow_mut().push(volume.clone());
@@ -264,12 +267,13 @@ impl<S: Seam> Core<S> {
         }
         let own_range = self.unclaimed_range(spec.volume_id);
         if own_range.is_empty() {
-            return self.make_volume(spec, backing);
+            let uses_log = self.0.core_state.has_log() && spec.allows_log && spec.policy == WritePolicy::WriteBack;
+            return self.make_marked(spec, backing, uses_log).await;
         }
         if spec.policy != WritePolicy::WriteBack || spec.mode != CacheMode::Active {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
-        let volume = self.make_volume(spec, backing)?;
+        let volume = self.make_marked(spec, backing, true).await?;
         // From here on records may be retired. Unless the volume is registered they cannot be adopted again before the
         // next start, also if the caller drops the attach.
         self.0.partially_recovered.borrow_mut().insert(volume.spec().volume_id);
@@ -281,6 +285,18 @@ impl<S: Seam> Core<S> {
             })?;
         }
         Ok(volume)
+    }
+
+    /// Makes a volume after its backing was marked as lacking flushed writes, or the mark was removed.
+    async fn make_marked(
+        &self,
+        spec: VolumeSpec,
+        backing: Backing<S>,
+        is_marked: bool,
+    ) -> Result<Volume<S>, AttachError> {
+        let marked = backing.disk.mark_undestaged(is_marked).await;
+        marked.map_err(|error| AttachError::Mark(spec.name.clone(), error))?;
+        self.make_volume(spec, backing)
     }
 
     /// Registers a volume and drops its unclaimed records.

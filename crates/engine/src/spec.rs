@@ -219,6 +219,8 @@ pub enum Sabotage {
     ShareDirtyBlock,
     /// A volume gets blocks of a sibling whose backing stores other content there.
     ShareOtherContent,
+    /// A backing is not marked when its volume begins to use the flash log (R6).
+    NoUndestagedMark,
 }
 
 impl Sabotage {

@@ -5,14 +5,21 @@ use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Mutex;
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use rbd::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Time for which a message waits for a daemon that reads none.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Pause between two reports of progress.
+const PROGRESS_PAUSE: Duration = Duration::from_secs(1);
+
+/// Ends reports of progress when it is dropped.
+pub struct ProgressGuard(#[expect(dead_code, reason = "its end is the message")] Sender<()>);
 
 /// The channel.
 pub struct Control(Mutex<UnixStream>);
@@ -35,6 +42,19 @@ impl Control {
         if socket.write_all(line.as_bytes()).is_err() {
             let (Ok(()) | Err(_)) = socket.shutdown(Shutdown::Both);
         }
+    }
+
+    /// Reports progress every second until the returned guard is dropped, for at most `time_max`: the daemon must not end
+    /// this process in a call that takes long.
+    pub fn report_progress(self: &Arc<Self>, text: &str, time_max: Duration) -> ProgressGuard {
+        let (ended, end) = channel();
+        let (control, text, deadline) = (Arc::clone(self), text.to_owned(), Instant::now() + time_max);
+        std::thread::spawn(move || {
+            while Instant::now() < deadline && end.recv_timeout(PROGRESS_PAUSE) == Err(RecvTimeoutError::Timeout) {
+                control.send(&Status::Progress(text.clone()));
+            }
+        });
+        ProgressGuard(ended)
     }
 
     /// True after the daemon has closed the channel or ended.

@@ -5,8 +5,15 @@
 
 mod boot_clock;
 mod image_spec;
+mod line;
+mod order;
 mod status;
+
+/// Argument of a helper before the names of data that may be lost, separated by commas ([`Mark::show_id`]).
+pub const GIVE_UP: &str = "--give-up";
 
 pub use boot_clock::{LEASE, boot_ms, expired_for};
 pub use image_spec::{ImageSpec, ImageSpecError};
-pub use status::{Expected, LINE_BYTES_MAX, Ownership, Status};
+pub use line::{LINE_BYTES_MAX, read_line};
+pub use order::Order;
+pub use status::{Expected, Mark, Ownership, Status};

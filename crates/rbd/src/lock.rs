@@ -7,19 +7,21 @@
 
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rbd::{Expected, Status, boot_ms};
+use rbd::{Expected, GIVE_UP, Mark, Status, boot_ms};
 
 use super::control::Control;
 use super::ffi::{CephError, Image};
 use super::locality::Locality;
 use super::owner_record::{
-    CLIENTS_WAIT_MAX, ImageOwner, Interruption, KnownRecord, OwnerRecord, Sighting, continues, is_free, is_undisturbed,
-    living_owner, stranger,
+    ACQUISITION_MAX, CLIENTS_WAIT_MAX, ImageOwner, Interruption, KnownRecord, OwnerRecord, Sighting, continues,
+    is_free, is_undisturbed, living_owner, stranger,
 };
 use super::ownership::Lease;
 use super::record_file::RecordFile;
+use super::undestaged::UndestagedMark;
 
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -60,6 +62,9 @@ pub enum LockError {
         /// Its identity now.
         found: String,
     },
+    /// Another host may have flushed writes that the image lacks.
+    #[error("the image lacks flushed writes that host {} may have", .0.host)]
+    Undestaged(Mark),
     /// The daemon has closed the control channel.
     #[error("the daemon has ended the process")]
     Stopped,
@@ -78,22 +83,72 @@ impl LockError {
     }
 }
 
+/// The start of a helper.
+pub enum HelperStart {
+    /// The first one of a daemon for the image, with the names of data that may be lost.
+    First(Vec<String>),
+    /// A start after a crash, which must continue the ownership that the daemon has.
+    Again(Expected),
+}
+
+impl HelperStart {
+    /// The start in the program's arguments after the folder.
+    pub fn parse(mut arguments: impl Iterator<Item = String>) -> HelperStart {
+        match arguments.next().zip(arguments.next()) {
+            Some((option, names)) if option == GIVE_UP => {
+                HelperStart::First(names.split(',').map(str::to_owned).collect())
+            }
+            Some((identity, lineage)) => {
+                Expected::parse(&identity, &lineage).map_or_else(|| HelperStart::First(Vec::new()), HelperStart::Again)
+            }
+            None => HelperStart::First(Vec::new()),
+        }
+    }
+
+    /// The ownership that the daemon has.
+    pub fn expected(&self) -> Option<&Expected> {
+        match self {
+            HelperStart::Again(expected) => Some(expected),
+            HelperStart::First(_) => None,
+        }
+    }
+
+    /// Checks the mark of another host. Returns it if its data may be lost.
+    fn check(&self, mark: Option<UndestagedMark>) -> Result<Option<u64>, LockError> {
+        let (HelperStart::First(given_up), Some(mark)) = (self, mark) else { return Ok(None) };
+        match given_up.contains(&Mark::show_id(mark.id)) {
+            true => Ok(Some(mark.id)),
+            false => Err(LockError::Undestaged(Mark { id: mark.id, host: mark.host })),
+        }
+    }
+}
+
 /// An acquired lock.
 pub struct OwnedLock {
     file: RecordFile,
     record: OwnerRecord,
+    /// The mark of another host whose data was given up.
+    pub given_up: Option<u64>,
     folder: String,
 }
 
-/// Acquires the lock of the image with this identity. `expected` is the ownership that the daemon has; `None` at its
-/// first start of a helper for the image. The lease begins before the look that decides about the lineage.
+/// Refuses a first start while another host may have flushed writes that the image lacks. `image` may be open for reading
+/// only: that host does not see this client, then, and is alone with the image when it starts again.
+pub fn check_mark(image: &Image, identity: &str, folder: &Path, start: &HelperStart) -> Result<(), LockError> {
+    let known = RecordFile::peek(folder, identity);
+    let known = known.map_err(|error| LockError::Record(folder.display().to_string(), error))?;
+    start.check(foreign_mark(image, known.as_ref())?).map(drop)
+}
+
+/// Acquires the lock of the image with this identity. The lease begins before the look that decides about the lineage.
 pub fn acquire(
     image: &Image,
     identity: &str,
     folder: &Path,
-    expected: Option<&Expected>,
-    control: &Control,
+    start: &HelperStart,
+    control: &Arc<Control>,
 ) -> Result<(OwnedLock, Lease), LockError> {
+    let expected = start.expected();
     if let Some(Expected { identity: known, .. }) = expected.filter(|expected| expected.identity != identity) {
         return Err(LockError::OtherImage { expected: known.clone(), found: identity.to_owned() });
     }
@@ -112,6 +167,7 @@ pub fn acquire(
     if expected.is_none() && living_owner(known.as_ref(), &look(image)?).is_some() {
         return Err(LockError::Owned(describe_owner(image)));
     }
+    start.check(foreign_mark(image, known.as_ref())?)?;
     let own = image.own_address()?;
     let new_token = random_number().map_err(failed)?;
     // A crash from here on leaves a client that is known to be unconfirmed.
@@ -138,6 +194,8 @@ pub fn acquire(
         file.write(&claimed).map_err(failed)?;
         return Err(LockError::Open(address.clone()));
     }
+    // From the break of a predecessor's lock on, the end of this process would end the lineage.
+    let _progress = control.report_progress("acquiring the lock", ACQUISITION_MAX);
     let held_by_own = |address: &&String| known.as_ref().is_some_and(|known| known.is_own(address));
     if let Some(address) = before.lock.as_ref().filter(held_by_own) {
         image.break_lock(address).map_err(|error| match error.errno {
@@ -170,6 +228,15 @@ pub fn acquire(
     {
         return Err(LockError::Interrupted(interruption));
     }
+    let mark = mark_of(image)?;
+    let own_mark = mark.clone().filter(|mark| mark.is_own(known.as_ref()));
+    let given_up = match start.check(mark.filter(|_| own_mark.is_none())) {
+        Ok(given_up) => given_up,
+        Err(error) => {
+            image.unlock()?;
+            return Err(error);
+        }
+    };
     let epoch = after.recorded.as_ref().map_or(1, |owner| owner.epoch.saturating_add(1));
     let owner = ImageOwner { epoch, token: new_token, description: format!("host {} at {own}", host_name()) };
     let (token_before, now_ms) = (after.recorded.as_ref().map_or(0, |owner| owner.token), boot_ms());
@@ -192,13 +259,17 @@ pub fn acquire(
         token: new_token,
         token_before,
         address: own,
+        undestaged: own_mark.map(|mark| mark.id),
         claims,
         ..OwnerRecord::unowned(file.id().clone())
     };
     // The record is first: a crash or an error between the two leaves an ownership that is proven by its lock.
     file.write(&record).map_err(failed)?;
     image.set_owner(&owner.encode())?;
-    Ok((OwnedLock { file, record, folder: folder_text }, began))
+    if given_up.is_some() {
+        image.set_undestaged(None)?;
+    }
+    Ok((OwnedLock { file, record, given_up, folder: folder_text }, began))
 }
 
 impl OwnedLock {
@@ -207,13 +278,39 @@ impl OwnedLock {
         &self.record
     }
 
+    /// Marks the image as lacking flushed writes that only this host may have, or removes the mark. The record has the
+    /// number of the mark first: after a crash between the two, a mark is known as the host's own.
+    pub fn mark_undestaged(&mut self, image: &Image, is_marked: bool) -> Result<(), LockError> {
+        let failed = |error| LockError::Record(self.folder.clone(), error);
+        let present = mark_of(image)?.filter(|mark| self.record.undestaged == Some(mark.id));
+        match (is_marked, present) {
+            (true, Some(_)) => {}
+            (true, None) => {
+                let mark =
+                    UndestagedMark { id: random_number().map_err(failed)?, image_id: image.id()?, host: host_name() };
+                self.record.undestaged = Some(mark.id);
+                self.file.write(&self.record).map_err(failed)?;
+                image.set_undestaged(Some(&mark.encode()))?;
+            }
+            (false, _) => {
+                if image.undestaged()?.is_some() {
+                    image.set_undestaged(None)?;
+                }
+                if self.record.undestaged.take().is_some() {
+                    self.file.write(&self.record).map_err(failed)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Releases the lock, and records the header's version: it proves at the next start that no other client has
     /// acquired the lock since. No request may be in flight. After a loss, the caller just closes the image.
-    pub fn release(mut self, image: &Image) -> Result<(), LockError> {
+    pub fn release(&mut self, image: &Image) -> Result<(), LockError> {
         // Waits for updates of the time stamps in the header too.
         image.flush()?;
         self.record.released = image.unlock()?;
-        self.file.write(&self.record).map_err(|error| LockError::Record(self.folder, error))
+        self.file.write(&self.record).map_err(|error| LockError::Record(self.folder.clone(), error))
     }
 }
 
@@ -228,6 +325,18 @@ pub fn look(image: &Image) -> Result<Sighting, CephError> {
     });
     let clients = image.watchers()?.into_iter().map(|watcher| watcher.address).collect();
     Ok(Sighting { recorded, lock: image.lock_owner()?, header_version, clients })
+}
+
+/// The mark of undestaged data. That of another image, of which this one is a clone or a copy, is none.
+fn mark_of(image: &Image) -> Result<Option<UndestagedMark>, CephError> {
+    let Some(text) = image.undestaged()? else { return Ok(None) };
+    let image_id = image.id()?;
+    Ok(Some(UndestagedMark::parse(&text, &image_id)).filter(|mark| mark.image_id == image_id))
+}
+
+/// A mark that this host has not made.
+fn foreign_mark(image: &Image, known: Option<&KnownRecord>) -> Result<Option<UndestagedMark>, CephError> {
+    Ok(mark_of(image)?.filter(|mark| !mark.is_own(known)))
 }
 
 /// The present state of the image without this process's client at `own`.

@@ -51,6 +51,8 @@ pub struct OwnerRecord {
     pub address: String,
     /// The version of the image's header after the release of the lock; `None` while it is held.
     pub released: Option<u64>,
+    /// The number of the mark in the image's metadata that this host has made; `None` if it has made none.
+    pub undestaged: Option<u64>,
     /// Other clients of this machine that may have the image open still.
     pub claims: Vec<Claim>,
     /// Since when other clients have been waited for at a start, in milliseconds of this boot.
@@ -167,17 +169,7 @@ impl OwnerRecord {
         let hex = |text: &str| u64::from_str_radix(text, 16).ok();
         let (key, id) = lines.next()?.split_once(' ')?;
         let written_under = LockFileId::parse(id).filter(|_| key == "lock-file")?;
-        let mut record = OwnerRecord {
-            written_under,
-            lineage: 0,
-            reason: String::new(),
-            token: 0,
-            token_before: 0,
-            address: String::new(),
-            released: None,
-            claims: Vec::new(),
-            waiting_since_ms: None,
-        };
+        let mut record = OwnerRecord::unowned(written_under);
         let mut is_complete = false;
         for line in lines {
             let (key, value) = line.split_once(' ').unwrap_or((line, ""));
@@ -188,6 +180,7 @@ impl OwnerRecord {
                 "token-before" => record.token_before = hex(value)?,
                 "address" => value.clone_into(&mut record.address),
                 "released" => record.released = Some(value.parse().ok()?),
+                "undestaged" => record.undestaged = Some(hex(value)?),
                 "claim" => record.claims.push(Claim { address: value.to_owned(), until_ms: None }),
                 "former" => {
                     let (until, address) = value.split_once(' ')?;
@@ -210,6 +203,7 @@ impl OwnerRecord {
         let mut text = format!("{HEADING}\nlock-file {written_under}\nlineage {lineage:016x}\nreason {reason}\n");
         text += &format!("token {token:016x}\ntoken-before {token_before:016x}\naddress {address}\n");
         self.released.iter().for_each(|version| text += &format!("released {version}\n"));
+        self.undestaged.iter().for_each(|id| text += &format!("undestaged {id:016x}\n"));
         self.claims.iter().for_each(|Claim { address, until_ms }| match until_ms {
             None => text += &format!("claim {address}\n"),
             Some(until_ms) => text += &format!("former {until_ms} {address}\n"),
@@ -228,6 +222,7 @@ impl OwnerRecord {
             token_before: 0,
             address: String::new(),
             released: None,
+            undestaged: None,
             claims: Vec::new(),
             waiting_since_ms: None,
         }
@@ -403,6 +398,7 @@ mod tests {
             token_before: 6,
             address: OWN.to_owned(),
             released,
+            undestaged: Some(5),
             claims: vec![claim("10.0.0.1:0/5", None), claim("10.0.0.1:0/4", Some(70))],
             waiting_since_ms: None,
         }

@@ -1,17 +1,18 @@
 //! Ends the process with its daemon, and every request with the loss of the exclusive lock.
 
-use std::io::{self, Read};
+use std::io::BufReader;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use rbd::{LEASE, Status, boot_ms, expired_for};
+use rbd::{LEASE, Order, Status, boot_ms, expired_for, read_line};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::control::Control;
 use super::ffi::{CephError, HeaderChanges, Image};
-use super::lock::look;
+use super::lock::{OwnedLock, look};
 use super::owner_record::Sighting;
 
 /// Time after the end of the daemon in which requests in flight end and the lock is released. Then this process ends in
@@ -24,20 +25,22 @@ const CHECK_PAUSE_MIN: Duration = Duration::from_millis(200);
 /// Pause between two checks of the lease without a request.
 const LEASE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Starts a thread that ends this process after the daemon has closed the control channel or ended, even if a call of
-/// librbd hangs.
-pub fn end_with_daemon(mut control: UnixStream) {
+/// Starts a thread that passes on the daemon's orders, and ends this process after the daemon has closed the control
+/// channel or ended, even if a call of librbd hangs.
+pub fn end_with_daemon(control: UnixStream) -> Receiver<Order> {
+    let (orders, received) = channel();
     std::thread::spawn(move || {
-        loop {
-            match control.read(&mut [0; 16]) {
-                Ok(1..) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(0) | Err(_) => break,
+        let mut control = BufReader::new(control);
+        while let Ok(Some(line)) = read_line(&mut control) {
+            if let Some(order) = Order::parse(&line) {
+                // Nobody receives after the end of the service.
+                let (Ok(()) | Err(_)) = orders.send(order);
             }
         }
         std::thread::sleep(CLOSE_TIMEOUT);
         kill_self();
     });
+    received
 }
 
 /// Ends this process at once. The destructors of Ceph's libraries may hang: a signal runs none.
@@ -187,6 +190,24 @@ impl Ownership {
     /// Records the loss if a call failed for want of the lock.
     pub fn record_error(&self, errno: i32) {
         loss_of(errno).into_iter().for_each(|reason| self.lose(reason));
+    }
+
+    /// Carries out the daemon's orders, until it closes the control channel or the service ends.
+    pub fn obey(self: &Arc<Self>, orders: Receiver<Order>, image: &Arc<Image>, lock: &Arc<Mutex<OwnedLock>>) {
+        let (ownership, image, lock) = (Arc::clone(self), Arc::downgrade(image), Arc::clone(lock));
+        std::thread::spawn(move || {
+            for Order::MarkUndestaged(is_marked) in orders {
+                let Some(image) = image.upgrade() else { return };
+                ownership.end_if_expired();
+                let mut lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
+                let status = match lock.mark_undestaged(&image, is_marked) {
+                    _ if ownership.is_lost() => continue,
+                    Ok(()) => Status::Marked(is_marked),
+                    Err(error) => Status::NotMarked(error.to_string()),
+                };
+                ownership.control.send(&status);
+            }
+        });
     }
 
     fn check_until_closed(&self, image: &Weak<Image>, changes: &HeaderChanges) {

@@ -54,6 +54,18 @@ impl RecordFile {
         }
     }
 
+    /// The record as it is now, while another process may hold the file; `None` as for [`RecordFile::read`].
+    pub fn peek(folder: &Path, identity: &str) -> io::Result<Option<KnownRecord>> {
+        let name = file_name(identity);
+        match File::open(folder.join(name.clone() + ".lock")) {
+            Ok(lock) => {
+                RecordFile { path: folder.join(name + ".owner"), id: LockFileId::of(&lock)?, _lock: lock }.read()
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The ID of the lock file, for new records.
     pub fn id(&self) -> &LockFileId {
         &self.id

@@ -1,7 +1,6 @@
 //! Messages from `hotset-rbd` to the daemon: one line of text each, on the control channel.
 
-/// Longest line, in bytes.
-pub const LINE_BYTES_MAX: usize = 4096;
+use super::line::LINE_BYTES_MAX;
 
 /// The ownership of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,8 +9,26 @@ pub struct Ownership {
     pub image: Expected,
     /// When the last check that proves it began, in milliseconds of this boot ([`crate::boot_ms`]).
     pub proven_ms: u64,
+    /// The mark of another host whose data was given up; `None` if there was no mark.
+    pub given_up: Option<u64>,
     /// Why another lineage ended with this one; empty if this is the first one.
     pub reason: String,
+}
+
+/// The mark of an image that lacks flushed writes which another host may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Identifies the mark, and the data.
+    pub id: u64,
+    /// The name of the host.
+    pub host: String,
+}
+
+impl Mark {
+    /// The name of the data.
+    pub fn show_id(id: u64) -> String {
+        format!("{id:016x}")
+    }
 }
 
 /// The image and the lineage that the helpers of one daemon must continue. Their text form is the arguments of a helper
@@ -55,6 +72,12 @@ pub enum Status {
     Failed(String),
     /// A check that began at this time, in milliseconds of this boot, has proven the ownership again.
     Renewed(u64),
+    /// The image was marked as lacking flushed writes, or the mark was removed.
+    Marked(bool),
+    /// That failed.
+    NotMarked(String),
+    /// The image has a mark of another host; the process ends.
+    Undestaged(Mark),
     /// The exclusive lock is lost. All requests fail from now on.
     Lost(String),
 }
@@ -64,11 +87,15 @@ impl Status {
     pub fn encode(&self) -> String {
         let line = match self {
             Status::Progress(text) => format!("progress {text}"),
-            Status::Ready(Ownership { image, proven_ms, reason }) => {
-                format!("ready {} {} {proven_ms} {reason}", image.identity, image.show_lineage())
+            Status::Ready(Ownership { image, proven_ms, given_up, reason }) => {
+                let given_up = Mark::show_id(given_up.unwrap_or(0));
+                format!("ready {} {} {proven_ms} {given_up} {reason}", image.identity, image.show_lineage())
             }
             Status::Renewed(proven_ms) => format!("renewed {proven_ms}"),
             Status::Busy(text) => format!("busy {text}"),
+            Status::Marked(is_marked) => format!("marked {is_marked}"),
+            Status::NotMarked(text) => format!("not-marked {text}"),
+            Status::Undestaged(Mark { id, host }) => format!("undestaged {} {host}", Mark::show_id(*id)),
             Status::Failed(text) => format!("failed {text}"),
             Status::Lost(text) => format!("lost {text}"),
         };
@@ -85,12 +112,20 @@ impl Status {
             "ready" => {
                 let (identity, rest) = text.split_once(' ')?;
                 let (lineage, rest) = rest.split_once(' ')?;
-                let (proven_ms, reason) = rest.split_once(' ').unwrap_or((rest, ""));
+                let (proven_ms, rest) = rest.split_once(' ')?;
+                let (given_up, reason) = rest.split_once(' ').unwrap_or((rest, ""));
                 let (image, proven_ms) = (Expected::parse(identity, lineage)?, proven_ms.parse().ok()?);
-                Status::Ready(Ownership { image, proven_ms, reason: reason.to_owned() })
+                let given_up = Some(u64::from_str_radix(given_up, 16).ok()?).filter(|id| *id != 0);
+                Status::Ready(Ownership { image, proven_ms, given_up, reason: reason.to_owned() })
             }
             "renewed" => Status::Renewed(text.parse().ok()?),
             "busy" => Status::Busy(text),
+            "marked" => Status::Marked(text.parse().ok()?),
+            "not-marked" => Status::NotMarked(text),
+            "undestaged" => {
+                let (id, host) = text.split_once(' ')?;
+                Status::Undestaged(Mark { id: u64::from_str_radix(id, 16).ok()?, host: host.to_owned() })
+            }
             "failed" => Status::Failed(text),
             "lost" => Status::Lost(text),
             _ => return None,
@@ -110,10 +145,14 @@ mod tests {
         assert_eq!(image.image_id(), Some("a"));
         for status in [
             Status::Progress(text()),
-            Status::Ready(Ownership { image: image.clone(), proven_ms: 5, reason: String::new() }),
-            Status::Ready(Ownership { image: image.clone(), proven_ms: 5, reason: text() }),
+            Status::Ready(Ownership { image: image.clone(), proven_ms: 5, given_up: None, reason: String::new() }),
+            Status::Ready(Ownership { image: image.clone(), proven_ms: 5, given_up: Some(9), reason: text() }),
             Status::Renewed(8),
             Status::Busy(text()),
+            Status::Marked(true),
+            Status::Marked(false),
+            Status::NotMarked(text()),
+            Status::Undestaged(Mark { id: 9, host: text() }),
             Status::Failed(text()),
             Status::Lost(text()),
         ] {

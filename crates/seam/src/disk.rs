@@ -50,6 +50,14 @@ pub enum DiskError {
     /// The path of the disk does not answer.
     #[error("{0}")]
     Hung(String),
+    /// The storage lacks flushed writes that this host may have.
+    #[error("it lacks flushed writes {data} that host {host} may have")]
+    Undestaged {
+        /// Name of the writes.
+        data: String,
+        /// Name of the host.
+        host: String,
+    },
     /// This process has lost the storage to another one for good.
     #[error("{0}")]
     Lost(String),
@@ -165,6 +173,14 @@ pub trait Disk<S: Seam>: Clone + 'static {
 
     /// Ends a server that exists for this disk alone: open requests fail, and later ones too.
     fn abandon(&self) {}
+
+    /// Marks the storage as lacking flushed writes that only a log of this process may have, or removes the mark. Other
+    /// machines do not use marked storage. When this succeeds, the change is durable. For storage that several machines
+    /// may own one after the other.
+    fn mark_undestaged(&self, is_marked: bool) -> impl Future<Output = DiskResult<()>> {
+        let _ = is_marked;
+        std::future::ready(Ok(()))
+    }
 
     /// Start of the oldest unanswered request, up to a tenth of a second early; `None` if all are answered.
     fn oldest_unanswered(&self) -> Option<Nanos>;

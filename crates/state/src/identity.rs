@@ -28,6 +28,20 @@ pub struct Acceptance {
     pub discard_past_end: bool,
 }
 
+impl Acceptance {
+    /// What remains accepted after the opening of the backing has given up `data`: a command that names nothing else
+    /// accepts nothing else.
+    pub fn without(&self, data: Option<&str>) -> Acceptance {
+        let names = self.give_up.iter().flat_map(|names| names.split(','));
+        let rest: Vec<&str> = names.filter(|name| Some(*name) != data).collect();
+        match (data, rest.is_empty()) {
+            (None, _) => self.clone(),
+            (Some(_), true) => Acceptance { adopt: false, give_up: None, ..*self },
+            (Some(_), false) => Acceptance { give_up: Some(rest.join(",")), ..*self },
+        }
+    }
+}
+
 /// Dirty data of one volume ID at a start, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UndestagedBlocks {

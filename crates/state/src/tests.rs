@@ -641,6 +641,14 @@ fn dirty_data_of_another_lineage_is_refused_and_clean_pages_are_dropped() {
 }
 
 #[test]
+fn command_that_names_data_of_another_host_accepts_nothing_else() {
+    let accept = |names: &str| Acceptance { adopt: true, give_up: Some(names.to_owned()), ..Acceptance::default() };
+    assert_eq!(accept("07").without(Some("07")), Acceptance::default());
+    assert_eq!(accept("07,08").without(Some("07")), accept("08"));
+    assert_eq!(accept("07").without(None), accept("07"));
+}
+
+#[test]
 fn grown_backing_with_a_dirty_partial_block_is_refused() {
     let mut state = State::default();
     state.begin_life(1, 2);

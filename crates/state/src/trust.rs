@@ -204,6 +204,17 @@ pub enum Refusal {
         /// The waiting dirty data.
         loss: Box<Loss>,
     },
+    /// The log of another host may have flushed writes that the backing lacks.
+    UndestagedElsewhere {
+        /// The volume.
+        name: String,
+        /// The backing.
+        backing: String,
+        /// Name of the writes.
+        data: String,
+        /// The other host.
+        host: String,
+    },
     /// Dirty data waits for a backing that is not proven to be the same disk.
     ContentUnproven {
         /// The volume.
@@ -344,6 +355,7 @@ codes! {
     LogUnexpected => "log-unexpected",
     ContentDiffers => "content-differs",
     OwnerChanged => "owner-changed",
+    UndestagedElsewhere => "undestaged-elsewhere",
     ContentUnproven => CONTENT_UNPROVEN,
     BackingShrank => BACKING_SHRANK,
     BackingGrew => "backing-grew",
@@ -555,6 +567,13 @@ impl Refusal {
                  written, keep the content of the backing: hotset volume adopt {name} --give-up {}, which discards \
                  {loss}. If none has: hotset volume adopt {name}, which writes the dirty data to the backing",
                 loss.volume_id
+            ),
+            Refusal::UndestagedElsewhere { name, backing, data, host } => write!(
+                f,
+                "its backing {backing} lacks flushed data that may be in the flash log of host {host} alone. \
+                 Start that host's daemon, then destage there with `hotset stop --destage`: the volume is then served \
+                 here without a command. If that host is lost for good: hotset volume adopt {name} --give-up {data}, \
+                 which serves the volume without that data"
             ),
             Refusal::ContentUnproven { name, identity, missing, shrink, loss } => {
                 write!(

@@ -86,6 +86,7 @@ impl Attachments {
                 requested.iter().zip(opened).zip(&findings.evidence).map(|((volume, opened), evidence)| {
                     let (config, _) = volume;
                     let facts = &opened.as_ref().map_err(Failure::clone)?.facts;
+                    let accept = &accept.without(facts.given_up.as_deref());
                     let evidence =
                         evidence.as_ref().map(Result::as_ref).transpose().map_err(|reason| match reason {
                             ExaminationError::Hung => hung(volume, state),

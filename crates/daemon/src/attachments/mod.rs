@@ -75,7 +75,7 @@ impl Attachments {
             Ok(guard) => guard,
             Err(failure) => return requested.iter().map(|_| Err(failure.clone())).collect(),
         };
-        let opened = self.open_all(&requested, limit).await;
+        let opened = self.open_all(&requested, &accept, limit).await;
         // Many volumes on few disks are identified at once, so a healthy backing may take longer than its opening.
         let request_limit = limit.max(PATH_TIMEOUT);
         let findings = match self.collect_findings(&requested, &opened, request_limit).await {

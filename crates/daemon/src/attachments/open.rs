@@ -12,23 +12,25 @@ use seam::real::{PATH_TIMEOUT, PathCall};
 
 use super::super::cores::{BackingTarget, OpenFacts, OpenPlan, OpenedBacking, PoolTarget, PoolVolume, heat_path};
 use super::super::overlap::{OwnVolumes, check_export};
+use super::super::rbd_helper::HelperPlan;
 use super::super::records::Records;
 use super::super::settings::Settings;
 use super::super::volumes::open_attempts::remedy;
 use super::super::volumes::{KnownVolume, RequestedVolume};
 use super::Attachments;
 use config::{BackingSpec, VolumeConfig, is_device};
-use state::{Refusal, State};
+use state::{Acceptance, Refusal, State};
 
 impl Attachments {
     /// Opens all backings, each on its volume's home core. A path that has not answered for `limit` counts as hung.
     pub(super) async fn open_all(
         &self,
         requested: &[RequestedVolume],
+        accept: &Acceptance,
         limit: Duration,
     ) -> Vec<Result<OpenedBacking, Failure>> {
         let home_cores = self.volumes.choose_cores(requested, self.cores.count());
-        let plans = join_all(requested.iter().map(|volume| self.open_plan(volume, limit))).await;
+        let plans = join_all(requested.iter().map(|volume| self.open_plan(volume, accept, limit))).await;
         let mut opened: Vec<_> = plans.into_iter().map(|plan| plan.map(Some)).collect();
         let mut results: BTreeMap<usize, Result<OpenedBacking, Failure>> = BTreeMap::new();
         for core in self.cores.iter() {
@@ -81,7 +83,12 @@ impl Attachments {
     /// The plan for opening a volume's backing. A missing file is created only if a size is given and no volume of that
     /// name was ever served, also not by `adopt`. Otherwise the file may be on a file system that is not mounted, and
     /// an empty file would be served in its place.
-    async fn open_plan(&self, volume: &RequestedVolume, limit: Duration) -> Result<OpenPlan, Failure> {
+    async fn open_plan(
+        &self,
+        volume: &RequestedVolume,
+        accept: &Acceptance,
+        limit: Duration,
+    ) -> Result<OpenPlan, Failure> {
         let (config, _) = volume;
         let content_file = || content_file(self.records.directory().join("sim"), &config.name);
         let backing = match &config.backing {
@@ -91,9 +98,11 @@ impl Attachments {
                 check_export(target, own_listeners, limit).await.map_err(|_| self.hung(volume))??;
                 BackingTarget::Nbd(target.clone())
             }
-            BackingSpec::Rbd(image) => {
-                BackingTarget::Rbd { image: image.clone(), sockets: self.records.directory().join("rbd") }
-            }
+            BackingSpec::Rbd(image) => BackingTarget::Rbd(HelperPlan {
+                image: image.clone(),
+                folder: self.records.directory().join("rbd"),
+                gives_up: accept.give_up.clone(),
+            }),
             BackingSpec::Sim(array, _) => BackingTarget::OwnArray { array: *array, content: content_file().await? },
             BackingSpec::SimArray(name) => {
                 let settings = self.settings.current();
@@ -160,6 +169,7 @@ impl Attachments {
     fn open_failure(&self, volume: &RequestedVolume, error: &DiskError, requested: &[RequestedVolume]) -> Failure {
         let (path, other, on) = match error {
             DiskError::Hung(_) => return self.hung(volume),
+            DiskError::Undestaged { data, host } => return undestaged_elsewhere(&volume.0, data, host),
             DiskError::Shared { path, other, on } => (path, other, on),
             _ => return self.unavailable(volume, error),
         };
@@ -232,6 +242,14 @@ pub fn pool_target(settings: &Settings, records: &Records, name: &str) -> Option
 /// `volume add` leaves no volume.
 fn is_retried((config, from_file): &RequestedVolume, state: &State) -> bool {
     *from_file || state.by_name(&config.name).is_some_and(|record| record.added.is_some())
+}
+
+/// The failure of a volume whose backing lacks flushed writes that another host may have.
+fn undestaged_elsewhere(config: &VolumeConfig, data: &str, host: &str) -> Failure {
+    let (name, backing) = (config.name.clone(), config.backing.to_string());
+    let refusal = Refusal::UndestagedElsewhere { name, backing, data: data.to_owned(), host: host.to_owned() };
+    // Retried: that host may destage its data and release the backing.
+    Failure { kind: ErrorKind::Unavailable, ..Failure::refused(refusal.code(), refusal.to_string()) }
 }
 
 /// As [`Attachments::hung`], while the records are being changed.

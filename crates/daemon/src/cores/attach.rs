@@ -125,9 +125,8 @@ async fn open_on_core(local: &CoreLocal, plans: Vec<OpenPlan>) -> Vec<OpenResult
     for (index, plan) in plans.iter().cloned().enumerate() {
         by_storage.entry(plan.backing.storage_key()).or_default().push((index, plan));
     }
-    let is_nbd = |plans: &Vec<(usize, OpenPlan)>| {
-        matches!(plans[0].1.backing, BackingTarget::Nbd(_) | BackingTarget::Rbd { .. })
-    };
+    let is_nbd =
+        |plans: &Vec<(usize, OpenPlan)>| matches!(plans[0].1.backing, BackingTarget::Nbd(_) | BackingTarget::Rbd(_));
     let (exports, others): (Vec<_>, Vec<_>) = by_storage.into_values().partition(is_nbd);
     let exports = stream::iter(exports)
         .map(|plans| open_in_turn(local, plans))
@@ -168,7 +167,7 @@ async fn resolve_shared_storage(local: &CoreLocal, plans: &[OpenPlan], opened: &
 }
 
 async fn open_with_timeout(local: &CoreLocal, plan: &OpenPlan) -> OpenResult {
-    let has_limit = matches!(plan.backing, BackingTarget::Nbd(_) | BackingTarget::Rbd { .. });
+    let has_limit = matches!(plan.backing, BackingTarget::Nbd(_) | BackingTarget::Rbd(_));
     let limit = if has_limit { OPEN_TIMEOUT } else { Nanos::MAX };
     let opening = pin!(open_backing(local, plan));
     let timeout = pin!(local.seam.sleep(limit));

@@ -1,19 +1,18 @@
 //! Opening a configured backing on a data core.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::slice;
 use std::time::Duration;
 
 use engine::Backing;
 use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
 use pool::{GroupContent, read_group_content};
-use rbd::ImageSpec;
 use seam::model::{ArraySpec, ModelledDisk, SharedArray};
 use seam::real::{KernelNbdDevice, RealDisk, RealSeam};
 use seam::{Address, Disk, DiskError, DiskOpen, Geometry};
 
-use super::super::rbd_helper::RbdHelper;
+use super::super::rbd_helper::{HelperPlan, RbdHelper};
 use super::data_core::CoreLocal;
 use super::hang::unless_hung;
 use super::pools::{PoolVolume, open_pool_volume};
@@ -41,13 +40,8 @@ pub enum BackingTarget {
     Path(PathBuf),
     /// Another server's export.
     Nbd(NbdTarget),
-    /// An image of Ceph's RBD.
-    Rbd {
-        /// The image.
-        image: ImageSpec,
-        /// The folder for the sockets of helper processes.
-        sockets: PathBuf,
-    },
+    /// An image of Ceph's RBD, which a helper process serves.
+    Rbd(HelperPlan),
     /// A modelled array for this volume alone, as large as the volume.
     OwnArray {
         /// Its specification.
@@ -74,7 +68,7 @@ impl BackingTarget {
     /// same storage, which the first one gets.
     pub fn storage_key(&self) -> String {
         match self {
-            BackingTarget::Rbd { image, .. } => format!("rbd:{}", image.place()),
+            BackingTarget::Rbd(plan) => format!("rbd:{}", plan.image.place()),
             other => other.to_string(),
         }
     }
@@ -85,7 +79,7 @@ impl fmt::Display for BackingTarget {
         match self {
             BackingTarget::Path(path) | BackingTarget::OwnArray { content: path, .. } => path.display().fmt(f),
             BackingTarget::Nbd(target) => target.fmt(f),
-            BackingTarget::Rbd { image, .. } => image.fmt(f),
+            BackingTarget::Rbd(plan) => plan.image.fmt(f),
             BackingTarget::SharedArray { name, .. } => write!(f, "array {name}"),
             BackingTarget::Pool(target) => write!(f, "pool {}", target.pool.config.name),
         }
@@ -103,13 +97,15 @@ pub struct OpenFacts {
     pub geometry: Geometry,
     /// The kernel's NBD devices underneath it.
     pub nbd_devices_below: Vec<KernelNbdDevice>,
+    /// The name of data of another host that the opening has given up.
+    pub given_up: Option<String>,
     /// The superblocks of a pool on a file or block device.
     pub group_content: GroupContent,
 }
 
 /// Opens the storage that `plan` describes on this core.
 pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing<RealSeam>, OpenFacts), DiskError> {
-    let (mut nbd_devices_below, mut group_content) = (Vec::new(), GroupContent::NoGroup);
+    let (mut nbd_devices_below, mut group_content, mut given_up) = (Vec::new(), GroupContent::NoGroup, None);
     let backing = match &plan.backing {
         BackingTarget::Path(path) => {
             let disk = open_path(&local.seam, plan, path.clone()).await?;
@@ -123,7 +119,11 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
             let options = NbdOptions { read_only: plan.read_only, ..NbdOptions::default() };
             Backing::nbd(NbdDisk::open(&local.seam, target.clone(), options).await?)
         }
-        BackingTarget::Rbd { image, sockets } => Backing::nbd(open_image(&local.seam, plan, image, sockets).await?),
+        BackingTarget::Rbd(helper_plan) => {
+            let helper = RbdHelper::start(helper_plan, plan.limit).await?;
+            given_up = helper.given_up();
+            Backing::nbd(connect_image(&local.seam, plan, (helper_plan, helper)).await?)
+        }
         BackingTarget::OwnArray { array, content } => {
             let content = open_path(&local.seam, plan, content.clone()).await?;
             let array = array.fitted(content.geometry().size_bytes);
@@ -155,20 +155,20 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
         former_identities,
         geometry: backing.disk.geometry(),
         nbd_devices_below,
+        given_up,
         group_content,
     };
     Ok((backing, facts))
 }
 
-/// Starts the helper process of an image, and connects to it.
-async fn open_image(
+/// Connects to the helper process of an image.
+async fn connect_image(
     seam: &RealSeam,
     plan: &OpenPlan,
-    image: &ImageSpec,
-    sockets: &Path,
+    (helper_plan, helper): (&HelperPlan, RbdHelper),
 ) -> Result<NbdDisk<RealSeam>, DiskError> {
-    let helper = RbdHelper::start(image, sockets, plan.limit).await?;
-    let target = NbdTarget { address: Address::Unix(helper.socket().to_owned()), export: image.to_string() };
+    let target =
+        NbdTarget { address: Address::Unix(helper.socket().to_owned()), export: helper_plan.image.to_string() };
     // A helper process that is silent hangs, as a disk does: the connection to it cannot be lost while it lives.
     let options =
         NbdOptions { read_only: plan.read_only, refuses_own: false, silence_max: None, ..NbdOptions::default() };

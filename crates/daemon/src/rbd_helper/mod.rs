@@ -6,15 +6,16 @@
 
 mod supervisor;
 
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use engine::backing::nbd::DedicatedServer;
-use rbd::{ImageSpec, Ownership};
-use seam::{DiskError, Lineage, Nanos};
+use engine::backing::nbd::{Change, DedicatedServer};
+use rbd::{ImageSpec, Mark, Order, Ownership};
+use seam::{DiskError, DiskResult, Lineage, Nanos};
 use tokio::sync::oneshot;
 
 use self::supervisor::Supervisor;
@@ -41,10 +42,69 @@ struct Shared {
     proven_ms: AtomicU64,
     /// The control channel of the present process.
     control: Mutex<Option<UnixStream>>,
+    /// The order in progress.
+    order: Mutex<Option<PendingOrder>>,
     closing: AtomicBool,
 }
 
+/// An order to the helper, repeated if the helper is started again.
+struct PendingOrder {
+    is_marked: bool,
+    waiting: Vec<oneshot::Sender<DiskResult<()>>>,
+}
+
 impl Shared {
+    fn order(&self) -> MutexGuard<'_, Option<PendingOrder>> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends an order. A different one in progress has failed by that: nobody knows which one the helper carries out
+    /// last if it is started again.
+    fn send_order(&self, is_marked: bool) -> oneshot::Receiver<DiskResult<()>> {
+        let (ended, end) = oneshot::channel();
+        if self.order().as_ref().is_some_and(|order| order.is_marked != is_marked) {
+            self.fail_order(DiskError::Open("another mark of the image was ordered meanwhile".to_owned()));
+        }
+        match &mut *self.order() {
+            Some(order) => order.waiting.push(ended),
+            none => *none = Some(PendingOrder { is_marked, waiting: vec![ended] }),
+        }
+        self.repeat_order();
+        // After the order was added: a loss or a failure from here on ends it too.
+        let failure = self.lost.get().cloned().or_else(|| self.failure());
+        failure.into_iter().for_each(|error| self.fail_order(error));
+        end
+    }
+
+    fn failure(&self) -> Option<DiskError> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sends the order in progress to the present helper. Without one, the next helper gets it.
+    fn repeat_order(&self) {
+        let order = self.order().as_ref().map(|order| Order::MarkUndestaged(order.is_marked));
+        if let (Some(order), Some(control)) = (order, &mut *self.control()) {
+            // A process that has ended is started again, and gets the order then.
+            let (Ok(()) | Err(_)) = control.write_all(order.encode().as_bytes());
+        }
+    }
+
+    /// Ends the order in progress, if it is this one.
+    fn end_order(&self, is_marked: bool, result: &DiskResult<()>) {
+        let mut order = self.order();
+        let ended = order.take_if(|order| order.is_marked == is_marked);
+        for waiting in ended.into_iter().flat_map(|order| order.waiting) {
+            // The receiver has given up if this fails.
+            let (Ok(()) | Err(_)) = waiting.send(result.clone());
+        }
+    }
+
+    /// Ends the order in progress with an error.
+    fn fail_order(&self, error: DiskError) {
+        let result = Err(error);
+        [true, false].into_iter().for_each(|is_marked| self.end_order(is_marked, &result));
+    }
+
     fn control(&self) -> MutexGuard<'_, Option<UnixStream>> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -63,6 +123,17 @@ impl Shared {
     }
 }
 
+/// A helper process to be started.
+#[derive(Clone, Debug)]
+pub struct HelperPlan {
+    /// Its image.
+    pub image: ImageSpec,
+    /// Folder of the sockets of helpers.
+    pub folder: PathBuf,
+    /// Names of data that may be lost ([`state::Acceptance::give_up`]).
+    pub gives_up: Option<String>,
+}
+
 /// Handle to the helper process of one image. Dropping it ends the process.
 pub struct RbdHelper {
     shared: Arc<Shared>,
@@ -72,11 +143,12 @@ pub struct RbdHelper {
 impl RbdHelper {
     /// Starts the process, and waits until it has opened and locked the image. It counts as hung if it reports no
     /// progress for `limit`.
-    pub async fn start(image: &ImageSpec, folder: &Path, limit: Duration) -> Result<RbdHelper, DiskError> {
+    pub async fn start(plan: &HelperPlan, limit: Duration) -> Result<RbdHelper, DiskError> {
+        let HelperPlan { image, folder, .. } = plan;
         let socket = folder.join(format!("{}.sock", NEXT_SOCKET.fetch_add(1, Ordering::Relaxed)));
         let helper = RbdHelper { shared: Arc::default(), socket };
         let (opened, opening) = oneshot::channel();
-        let supervisor = Supervisor::new(image.clone(), helper.socket.clone(), limit, Arc::clone(&helper.shared));
+        let supervisor = Supervisor::new((plan, limit), helper.socket.clone(), Arc::clone(&helper.shared));
         let running = Running::begin(image.to_string());
         let body = move || {
             supervisor.run(opened);
@@ -89,6 +161,11 @@ impl RbdHelper {
         let ended = || DiskError::Open(format!("the supervisor of {image} has ended"));
         opening.await.map_err(|_| ended())??;
         Ok(helper)
+    }
+
+    /// The name of data of another host that was given up.
+    pub fn given_up(&self) -> Option<String> {
+        self.shared.ownership.get().and_then(|ownership| ownership.given_up).map(Mark::show_id)
     }
 
     /// The socket at which the process serves the image.
@@ -108,12 +185,17 @@ impl DedicatedServer for RbdHelper {
     }
 
     fn failure(&self) -> Option<DiskError> {
-        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.failure()
     }
 
     fn unproven_for(&self) -> Option<Nanos> {
         let age = rbd::expired_for(self.shared.proven_ms.load(Ordering::Acquire), rbd::boot_ms())?;
         Some(Nanos::from_millis(age.as_millis() as u64))
+    }
+
+    fn mark_undestaged(&self, is_marked: bool) -> Change {
+        let end = self.shared.send_order(is_marked);
+        Box::pin(async move { end.await.unwrap_or(Err(DiskError::Gone)) })
     }
 
     fn lost(&self) -> Option<&DiskError> {

@@ -1,7 +1,7 @@
 //! The supervisor of a helper process: a thread that starts it, reads its messages, and starts it again after a crash.
 
 use std::fs::DirBuilder;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,11 +11,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rbd::{ImageSpec, LINE_BYTES_MAX, Ownership, Status};
+use rbd::{ImageSpec, Mark, Ownership, Status};
 use seam::DiskError;
 use tokio::sync::oneshot;
 
-use super::Shared;
+use super::{HelperPlan, Shared};
 use logging::{self as log, VOLUME};
 
 /// Name of the program.
@@ -52,14 +52,16 @@ enum Outcome {
 pub struct Supervisor {
     image: ImageSpec,
     socket: PathBuf,
+    /// Names of data that may be lost at the first start.
+    gives_up: Option<String>,
     /// Time without a message from a process that opens the image, at the first start.
     limit: Duration,
     shared: Arc<Shared>,
 }
 
 impl Supervisor {
-    pub fn new(image: ImageSpec, socket: PathBuf, limit: Duration, shared: Arc<Shared>) -> Supervisor {
-        Supervisor { image, socket, limit, shared }
+    pub fn new((plan, limit): (&HelperPlan, Duration), socket: PathBuf, shared: Arc<Shared>) -> Supervisor {
+        Supervisor { image: plan.image.clone(), socket, gives_up: plan.gives_up.clone(), limit, shared }
     }
 
     /// Supervises until the handle is dropped, or the image cannot be served any more. The result of the first opening
@@ -95,6 +97,7 @@ impl Supervisor {
                 Outcome::NotServed(error) => {
                     if failing_since.get_or_insert_with(Instant::now).elapsed() >= FAILURE_AFTER {
                         self.shared.set_failure(Some(error.clone()));
+                        self.shared.fail_order(error.clone());
                     }
                     error.to_string()
                 }
@@ -136,9 +139,11 @@ impl Supervisor {
         let (control, its_end) = UnixStream::pair()?;
         let expected =
             self.shared.ownership.get().map(|Ownership { image, .. }| [image.identity.clone(), image.show_lineage()]);
+        let given_up = self.gives_up.as_deref().filter(|_| expected.is_none()).map(|names| [rbd::GIVE_UP, names]);
         let child = Command::new(program()?)
             .arg(self.image.to_string())
             .arg(self.socket.with_file_name(RECORDS_FOLDER))
+            .args(given_up.into_iter().flatten())
             .args(expected.into_iter().flatten())
             .stdin(Stdio::from(OwnedFd::from(listener.try_clone()?)))
             .stdout(Stdio::from(OwnedFd::from(its_end)))
@@ -179,6 +184,7 @@ impl Supervisor {
                     }
                     self.shared.renew(ownership.proven_ms);
                     self.shared.set_failure(None);
+                    self.shared.repeat_order();
                     let is_unlimited = control.get_ref().set_read_timeout(None).is_ok();
                     let is_awaited = opened.take().is_none_or(|opened| opened.send(Ok(())).is_ok());
                     if !is_unlimited || !is_awaited {
@@ -187,6 +193,11 @@ impl Supervisor {
                 }
                 // The process ends, or hangs and is killed.
                 Status::Busy(text) => return Outcome::NotServed(DiskError::Busy(text)),
+                Status::Undestaged(Mark { id, host }) => {
+                    return Outcome::NotServed(DiskError::Undestaged { data: Mark::show_id(id), host });
+                }
+                Status::Marked(is_marked) => self.shared.end_order(is_marked, &Ok(())),
+                Status::NotMarked(text) => self.shared.fail_order(DiskError::Open(format!("{}: {text}", self.image))),
                 Status::Failed(text) if matches!(outcome, Outcome::Served(_)) => return Outcome::Served(Some(text)),
                 Status::Failed(text) => return Outcome::NotServed(DiskError::Open(text)),
                 Status::Lost(text) => self.lose(text),
@@ -199,6 +210,7 @@ impl Supervisor {
         let text = format!("{}: {text}", self.image);
         if self.shared.lost.set(DiskError::Lost(text.clone())).is_ok() {
             log::error!(target: VOLUME, "{text}; all requests to its volume fail from now on");
+            self.shared.fail_order(DiskError::Lost(text));
         }
     }
 }
@@ -225,13 +237,12 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
 /// The next message; `None` at the end of the channel. Unknown lines are skipped.
 fn read_status(control: &mut BufReader<UnixStream>) -> io::Result<Option<Status>> {
     loop {
-        let mut line = Vec::new();
-        let len = control.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line)?;
-        if len == 0 {
-            return Ok(None);
-        }
-        if let Some(status) = Status::parse(String::from_utf8_lossy(&line).trim_end()) {
-            return Ok(Some(status));
+        match rbd::read_line(control)? {
+            None => return Ok(None),
+            Some(line) => match Status::parse(&line) {
+                Some(status) => return Ok(Some(status)),
+                None => continue,
+            },
         }
     }
 }

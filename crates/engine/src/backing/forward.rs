@@ -72,6 +72,12 @@ macro_rules! forward_to_variants {
                 }
             }
 
+            async fn mark_undestaged(&self, is_marked: bool) -> DiskResult<()> {
+                match self {
+                    $($disks::$variant(disk) => disk.mark_undestaged(is_marked).await,)+
+                }
+            }
+
             fn oldest_unanswered(&self) -> Option<Nanos> {
                 match self {
                     $($disks::$variant(disk) => disk.oldest_unanswered(),)+

@@ -96,7 +96,7 @@ async fn attach(session: &Session, test_volume: &TestVolume) {
     let spec = VolumeSpec { policy: old.policy(), ..old.spec().clone() };
     drop(old);
     let disk = test_volume.disk.clone();
-    match session.core.attach(spec, Backing::plain(disk)) {
+    match session.core.attach_recovered(spec, Backing::plain(disk)).await {
         Ok(volume) => *test_volume.volume.borrow_mut() = volume,
         Err(error) => {
             session.report(test_volume, Err(Finding { message: format!("attach failed: {error}"), sector: None }))

@@ -125,10 +125,14 @@ impl Run {
             let mode = options.crash_mode.unwrap_or(if kills { CrashMode::Kill } else { drawn });
             let memory = if mode == CrashMode::Kill { world.persisted_pool() } else { PersistedPool::default() };
             self.crash(&session, mode, memory.is_complete(), world.now());
+            if !memory.is_complete() {
+                self.check_unmarked(&session)?;
+            }
             drop(session);
             let images = world.crash(mode);
             return self.check_freed(&leak_check).map(|()| (images, memory));
         }
+        self.check_unmarked(&session)?;
         drop(session);
         // Readahead may still be in flight.
         let idle_result = world.run_for(Nanos::from_secs(10));
@@ -271,6 +275,23 @@ impl Run {
             Some(message) => Err(self.violation(None, Finding { message: message.clone(), sector: None })),
             None => Ok(()),
         }
+    }
+
+    /// Checks that a backing without a mark has all flushed data: another machine may use it from now on.
+    fn check_unmarked(&self, session: &Session) -> Result<(), Box<Violation>> {
+        for test_volume in session.test_volumes.iter().filter(|test_volume| !test_volume.control.is_marked()) {
+            let model = test_volume.model.borrow();
+            let lacks = |sector: &u64| {
+                let durable = |sector| Tag(test_volume.control.durable_tag(sector));
+                !model.is_complete_on(*sector..sector + 1, durable)
+            };
+            if let Some(sector) = (0..model.sectors()).find(lacks) {
+                let message = format!("sector {sector}: the backing lacks flushed data, and has no mark that says so");
+                drop(model);
+                return Err(self.violation(Some(test_volume.number), Finding { message, sector: Some(sector) }));
+            }
+        }
+        Ok(())
     }
 
     /// Adds the counters of a session and of its world to the report.

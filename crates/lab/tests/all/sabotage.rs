@@ -25,6 +25,11 @@ fn assert_caught(sabotage: Sabotage) {
 }
 
 #[test]
+fn missing_mark_of_undestaged_data_is_caught() {
+    assert_caught(Sabotage::NoUndestagedMark);
+}
+
+#[test]
 fn early_flush_acknowledgement_is_caught() {
     assert_caught(Sabotage::FlushEarly);
 }

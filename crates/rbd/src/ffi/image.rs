@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rbd::ImageSpec;
 
@@ -28,8 +28,10 @@ const LOCK_NAME: &CStr = c"rbd_lock";
 const LOCKER_BYTES: usize = 1024;
 /// Key of the owner's record in an image's metadata.
 const OWNER_KEY: &CStr = c"hotset.owner";
-/// Room for that record, in bytes.
-const OWNER_BYTES: usize = 1024;
+/// Key of the mark of undestaged data.
+const UNDESTAGED_KEY: &CStr = c"hotset.undestaged";
+/// Room for a metadata value, in bytes.
+const METADATA_BYTES: usize = 1024;
 /// Room for options. Ceph 20 has about 70.
 const OPTIONS_MAX: usize = 256;
 /// `RBD_CONFIG_SOURCE_POOL`.
@@ -68,11 +70,14 @@ pub struct Watcher {
     pub id: i64,
 }
 
-/// An image that is open for writing.
+/// A function of librbd that opens an image by its name or its ID.
+type OpenFunction = unsafe extern "C" fn(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
+
+/// An open image.
 pub struct Image {
     pub(super) image: Handle,
     /// Stays connected until the image is closed.
-    cluster: Cluster,
+    cluster: Arc<Cluster>,
     /// `POOL/IMAGE`, for messages.
     name: String,
     /// The handle of [`Image::watch_header`].
@@ -85,17 +90,25 @@ unsafe impl Send for Image {}
 unsafe impl Sync for Image {}
 
 impl Image {
-    /// Opens an image, by its ID if that is known: it may have been renamed. That acquires no lock.
-    pub fn open(cluster: Cluster, spec: &ImageSpec, id: Option<&str>) -> Result<Image, CephError> {
-        let mut image = ptr::null_mut();
-        let text = c_string(id.unwrap_or(&spec.image));
+    /// Opens an image for writing, by its ID if that is known: it may have been renamed. That acquires no lock.
+    pub fn open(cluster: &Arc<Cluster>, spec: &ImageSpec, id: Option<&str>) -> Result<Image, CephError> {
         let rbd = &cluster.libraries.rbd;
         let open = if id.is_some() { rbd.rbd_open_by_id } else { rbd.rbd_open };
+        Image::open_by(open, cluster, spec, id.unwrap_or(&spec.image))
+    }
+
+    /// Opens an image for reading only: it does not appear among its clients.
+    pub fn open_read_only(cluster: &Arc<Cluster>, spec: &ImageSpec) -> Result<Image, CephError> {
+        Image::open_by(cluster.libraries.rbd.rbd_open_read_only, cluster, spec, &spec.image)
+    }
+
+    fn open_by(open: OpenFunction, cluster: &Arc<Cluster>, spec: &ImageSpec, text: &str) -> Result<Image, CephError> {
+        let (mut image, text) = (ptr::null_mut(), c_string(text));
         // SAFETY: the pool is open, the name or ID is a C string, and no snapshot is named.
         let code = unsafe { open(cluster.pool, text.as_ptr(), &mut image, ptr::null()) };
         let name = spec.place();
         check_at("rbd_open", &name, code)?;
-        Ok(Image { image, cluster, name, header_watch: OnceLock::new() })
+        Ok(Image { image, cluster: Arc::clone(cluster), name, header_watch: OnceLock::new() })
     }
 
     /// `POOL/IMAGE`, for messages.
@@ -254,11 +267,35 @@ impl Image {
 
     /// The record of the owner in the image's metadata.
     pub fn owner(&self) -> Result<Option<String>, CephError> {
-        let (mut bytes, mut len) = ([0; OWNER_BYTES], OWNER_BYTES);
+        self.metadata(OWNER_KEY)
+    }
+
+    /// Replaces the record of the owner.
+    pub fn set_owner(&self, text: &str) -> Result<(), CephError> {
+        self.set_metadata(OWNER_KEY, text)
+    }
+
+    /// The mark of undestaged data in the image's metadata.
+    pub fn undestaged(&self) -> Result<Option<String>, CephError> {
+        self.metadata(UNDESTAGED_KEY)
+    }
+
+    /// Replaces that mark, or removes it.
+    pub fn set_undestaged(&self, text: Option<&str>) -> Result<(), CephError> {
+        let Some(text) = text else {
+            // SAFETY: the image is open, the key is a C string.
+            let code = unsafe { (self.rbd().rbd_metadata_remove)(self.image, UNDESTAGED_KEY.as_ptr()) };
+            return if code == -libc::ENOENT { Ok(()) } else { check("rbd_metadata_remove", code) };
+        };
+        self.set_metadata(UNDESTAGED_KEY, text)
+    }
+
+    fn metadata(&self, key: &CStr) -> Result<Option<String>, CephError> {
+        let (mut bytes, mut len) = ([0; METADATA_BYTES], METADATA_BYTES);
         // SAFETY: the image is open, the key is a C string, and the buffer has that length.
         let code = unsafe {
             let value = bytes.as_mut_ptr().cast::<c_char>();
-            (self.rbd().rbd_metadata_get)(self.image, OWNER_KEY.as_ptr(), value, &mut len)
+            (self.rbd().rbd_metadata_get)(self.image, key.as_ptr(), value, &mut len)
         };
         match code {
             code if code == -libc::ENOENT => Ok(None),
@@ -268,11 +305,10 @@ impl Image {
         }
     }
 
-    /// Replaces the record of the owner.
-    pub fn set_owner(&self, text: &str) -> Result<(), CephError> {
+    fn set_metadata(&self, key: &CStr, text: &str) -> Result<(), CephError> {
         let text = c_string(text);
         // SAFETY: the image is open, key and value are C strings.
-        let code = unsafe { (self.rbd().rbd_metadata_set)(self.image, OWNER_KEY.as_ptr(), text.as_ptr()) };
+        let code = unsafe { (self.rbd().rbd_metadata_set)(self.image, key.as_ptr(), text.as_ptr()) };
         check("rbd_metadata_set", code)
     }
 

@@ -115,6 +115,7 @@ functions! {
     /// Functions of librbd.
     RbdFunctions:
     fn rbd_open(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
+    fn rbd_open_read_only(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
     fn rbd_open_by_id(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
     fn rbd_close(Handle) -> c_int;
     fn rbd_flush(Handle) -> c_int;
@@ -122,6 +123,7 @@ functions! {
     fn rbd_get_stripe_count(Handle, *mut u64) -> c_int;
     fn rbd_metadata_get(Handle, *const c_char, *mut c_char, *mut usize) -> c_int;
     fn rbd_metadata_set(Handle, *const c_char, *const c_char) -> c_int;
+    fn rbd_metadata_remove(Handle, *const c_char) -> c_int;
     fn rbd_config_image_list(Handle, *mut RawOption, *mut c_int) -> c_int;
     fn rbd_config_image_list_cleanup(*mut RawOption, c_int);
     fn rbd_get_id(Handle, *mut c_char, usize) -> c_int;

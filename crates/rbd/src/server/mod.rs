@@ -57,7 +57,7 @@ fn wait_until_drained(connections: &mut Vec<(UnixStream, JoinHandle<()>)>, contr
         if is_drained {
             return Ok(true);
         }
-        if has_event(control, PollFlags::IN, DRAIN_PAUSE_MS)? {
+        if has_event(control, PollFlags::RDHUP, DRAIN_PAUSE_MS)? {
             return Ok(false);
         }
     }
@@ -76,9 +76,8 @@ fn has_event(socket: &UnixStream, event: PollFlags, wait_ms: i64) -> io::Result<
 
 /// Waits for a client; false when the daemon has closed the control channel.
 fn wait_for_client(listener: &UnixListener, control: &UnixStream) -> io::Result<bool> {
-    let interest = PollFlags::IN;
     loop {
-        let mut sockets = [PollFd::new(listener, interest), PollFd::new(control, interest)];
+        let mut sockets = [PollFd::new(listener, PollFlags::IN), PollFd::new(control, PollFlags::RDHUP)];
         match poll(&mut sockets, None) {
             Ok(_) if !sockets[1].revents().is_empty() => return Ok(false),
             Ok(_) if !sockets[0].revents().is_empty() => return Ok(true),

@@ -96,6 +96,8 @@ pub(super) struct DiskInner {
     pub(super) counts: Cell<DiskCounts>,
     connection_epoch: Cell<u64>,
     pub(super) vanished: Cell<bool>,
+    /// Marked as lacking flushed writes; durable at once.
+    pub(super) is_marked: Cell<bool>,
     /// Openings with write access, at most 1.
     writers: Cell<u32>,
 }
@@ -128,6 +130,7 @@ impl DiskInner {
             counts: Cell::default(),
             connection_epoch: Cell::new(1),
             vanished: Cell::new(false),
+            is_marked: Cell::new(false),
             writers: Cell::new(0),
         })
     }
@@ -137,6 +140,7 @@ impl DiskInner {
         let disk = DiskInner::new(world, name, stored.spec);
         disk.image.replace(stored.image);
         disk.connection_epoch.set(stored.connection_epoch + 1);
+        disk.is_marked.set(stored.is_marked);
         disk
     }
 
@@ -149,7 +153,12 @@ impl DiskInner {
     fn stored_disk_without_image(&self) -> StoredDisk {
         let geometry = Geometry { size_bytes: self.true_size.get(), ..self.geometry };
         let spec = SimDiskSpec { geometry, timing: self.timing.get(), cache: self.cache };
-        StoredDisk { spec, connection_epoch: self.connection_epoch.get(), image: Image::new(false, true) }
+        StoredDisk {
+            spec,
+            connection_epoch: self.connection_epoch.get(),
+            is_marked: self.is_marked.get(),
+            image: Image::new(false, true),
+        }
     }
 
     /// The durable state if the world ended now without any unflushed data, and the changes that may survive. These are
@@ -663,6 +672,11 @@ impl Disk<SimSeam> for SimDisk {
 
     fn connection_epoch(&self) -> u64 {
         self.0.disk.connection_epoch.get()
+    }
+
+    async fn mark_undestaged(&self, is_marked: bool) -> DiskResult<()> {
+        self.0.disk.is_marked.set(is_marked);
+        Ok(())
     }
 
     fn oldest_unanswered(&self) -> Option<Nanos> {

@@ -83,6 +83,11 @@ impl DiskControl {
         self.0.image.borrow().durable_tag(sector)
     }
 
+    /// True if the disk is marked as lacking flushed writes ([`Disk::mark_undestaged`](crate::Disk::mark_undestaged)).
+    pub fn is_marked(&self) -> bool {
+        self.0.is_marked.get()
+    }
+
     /// Changes sectors without any user's knowledge; the change is unflushed like any write.
     pub fn set_tags(&self, sector: u64, tags: &[u64]) {
         self.0.image.borrow_mut().write(sector, tags);

@@ -354,6 +354,7 @@ fn for_chunks(sector: u64, len: usize, mut visit: impl FnMut(u64, usize, std::op
 pub(super) struct StoredDisk {
     pub(super) spec: SimDiskSpec,
     pub(super) connection_epoch: u64,
+    pub(super) is_marked: bool,
     pub(super) image: Image,
 }
 

@@ -87,8 +87,8 @@ impl Snapshot {
                 apply_part(&mut image, change, survival(number));
                 number += 1;
             }
-            let stored =
-                StoredDisk { spec: disk.stored.spec.clone(), connection_epoch: disk.stored.connection_epoch, image };
+            let StoredDisk { ref spec, connection_epoch, is_marked, .. } = disk.stored;
+            let stored = StoredDisk { spec: spec.clone(), connection_epoch, is_marked, image };
             images.disks.insert(disk.name.clone(), stored);
         }
         images

@@ -143,6 +143,7 @@ fn placeholder(word: &str, is_of_directory: bool) -> Option<&'static str> {
         "v" => Some("NAME"),
         "first" => Some("OTHER"),
         _ if ["file:", "device:", "nbd", "rbd:"].iter().any(|start| word.starts_with(start)) => Some("BACKING"),
+        _ if is_host_name(word) => Some("HOST"),
         _ if word.ends_with("/hotset.toml") => Some("FILE"),
         _ if word.starts_with('/') => Some(if is_of_directory { "PATH" } else { "DEVICE" }),
         _ if is_hex(32) => Some(if is_of_directory { "DIRECTORY" } else { "STORE" }),
@@ -150,6 +151,10 @@ fn placeholder(word: &str, is_of_directory: bool) -> Option<&'static str> {
         _ if !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit()) => Some("N"),
         _ => None,
     }
+}
+
+fn is_host_name(word: &str) -> bool {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").is_ok_and(|name| name.trim() == word)
 }
 
 fn is_command(action: &str) -> bool {

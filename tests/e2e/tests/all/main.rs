@@ -58,6 +58,7 @@ mod protocol;
 mod qos;
 mod rbd;
 mod rbd_axioms;
+mod rbd_hosts;
 mod rbd_losses;
 mod rbd_owners;
 mod refusals;

@@ -589,6 +589,47 @@ fn image_that_another_client_has_owned_is_refused_as_documented() {
 }
 
 #[test]
+fn image_that_lacks_data_of_another_host_is_refused_as_documented() {
+    let Some(cluster) = cluster("a refusal of an image that lacks data of another host") else { return };
+    let hosts = |name: &str| {
+        let image = cluster.create_image(name, 8);
+        let [first, second] = [(), ()].map(|()| {
+            let mut fixture = Fixture::new();
+            fixture.add_volume_on("v", &image, "");
+            add_flash(&mut fixture);
+            fixture
+        });
+        let daemon = first.start();
+        write_dirty_block(&mut first.connect("v"));
+        daemon.kill();
+        wait_for("the release of the lock", || cluster.lock_owner(name).is_none().then_some(()));
+        (first, second)
+    };
+    let (first, second) = hosts("host");
+    let other = second.start();
+    let mut entry = Entry::new(
+        "undestaged-elsewhere",
+        "the RBD image lacks flushed data that may be in the flash log of another host",
+        "older content would be served, and that data could not be added later",
+    );
+    let message = volume_refusal(&second, &other, "undestaged-elsewhere");
+    entry.message("", &message);
+    entry.choice("`hotset stop --destage` on that host", "none", || {
+        destage(first.start());
+        wait_for("the volume", || (show(&other, "v")["state"] == "active").then_some(()));
+        other.stop();
+    });
+    entry.choice(GIVE_UP, "that data", || {
+        let (_first, second) = hosts("gone");
+        let daemon = second.start();
+        run_proposed_command(&daemon, &volume_refusal(&second, &daemon, "undestaged-elsewhere"), GIVE_UP);
+        assert!(cluster.export("gone")[..4096] != [0xdd; 4096]);
+        destage(daemon);
+    });
+    entry.check();
+}
+
+#[test]
 fn backing_without_proof_of_identity_is_refused_as_documented() {
     // Bytes that fill the right disk and another one.
     let (right, other) = (0x41, 0x42);

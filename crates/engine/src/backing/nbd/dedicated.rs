@@ -1,6 +1,11 @@
 //! A server that exists for one disk of this process, such as a helper process that it has started.
 
-use seam::{DiskError, Lineage, Nanos};
+use std::pin::Pin;
+
+use seam::{DiskError, DiskResult, Lineage, Nanos};
+
+/// The end of a change that a server makes.
+pub type Change = Pin<Box<dyn Future<Output = DiskResult<()>>>>;
 
 /// The disk's view of its server. Dropping it ends the server: the connection has ended by then.
 pub trait DedicatedServer {
@@ -16,6 +21,9 @@ pub trait DedicatedServer {
     /// Time since the last proof that the server owns the storage, once that is too long
     /// ([`seam::Disk::unproven_for`]).
     fn unproven_for(&self) -> Option<Nanos>;
+
+    /// Marks the storage as lacking flushed writes, or removes the mark ([`seam::Disk::mark_undestaged`]).
+    fn mark_undestaged(&self, is_marked: bool) -> Change;
 
     /// Why no request can ever succeed again; `None` while the server serves or is restarted.
     fn lost(&self) -> Option<&DiskError>;

@@ -140,6 +140,14 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
         self.shared().server.as_ref().and_then(|server| server.lineage())
     }
 
+    async fn mark_undestaged(&self, is_marked: bool) -> DiskResult<()> {
+        let change = self.shared().server.as_ref().map(|server| server.mark_undestaged(is_marked));
+        match change {
+            Some(change) => change.await,
+            None => Ok(()),
+        }
+    }
+
     fn abandon(&self) {
         if self.shared().server.is_some() {
             self.shared().closing.set(true);

@@ -20,7 +20,7 @@ mod request_table;
 mod shared;
 mod target;
 
-pub use dedicated::DedicatedServer;
+pub use dedicated::{Change, DedicatedServer};
 pub use disk::NbdDisk;
 pub use target::{NbdTarget, NbdTargetError};
 

@@ -1,0 +1,71 @@
+//! The mark of an image that lacks flushed writes: they may be in the flash log of one host alone.
+//!
+//! The daemon orders the mark before its log answers a first flush for the volume, and its removal once the image has
+//! all data. An image with a mark of another host is not opened.
+
+use super::locality::Locality;
+use super::owner_record::KnownRecord;
+
+/// The mark, in the image's metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UndestagedMark {
+    /// Identifies the mark. The owner's record of the host that made it has the same number.
+    pub id: u64,
+    /// The ID of the image: a clone or a copy of it has the same metadata.
+    pub image_id: String,
+    /// The name of the host, for messages.
+    pub host: String,
+}
+
+impl UndestagedMark {
+    /// The mark in a metadata value; a damaged one is the mark of an unknown host.
+    pub fn parse(text: &str, image_id: &str) -> UndestagedMark {
+        let mut words = text.splitn(3, ' ');
+        let id = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
+        let parsed = id.zip(words.next().zip(words.next()));
+        let (id, image_id, host) = match parsed {
+            Some((id, (image_id, host))) => (id, image_id, host),
+            None => (0, image_id, "UNKNOWN"),
+        };
+        UndestagedMark { id, image_id: image_id.to_owned(), host: host.to_owned() }
+    }
+
+    /// The metadata value.
+    pub fn encode(&self) -> String {
+        format!("{:016x} {} {}", self.id, self.image_id, self.host)
+    }
+
+    /// True if this host made the mark of this image: its state directory knows which data its log has.
+    pub fn is_own(&self, known: Option<&KnownRecord>) -> bool {
+        known.is_some_and(|known| known.locality != Locality::Copied && known.record.undestaged == Some(self.id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::locality::LockFileId;
+    use super::super::owner_record::OwnerRecord;
+    use super::*;
+
+    #[test]
+    fn mark_belongs_to_the_state_directory_that_made_it() {
+        let mark = UndestagedMark { id: 7, image_id: "a1".to_owned(), host: "alpha".to_owned() };
+        assert_eq!(UndestagedMark::parse(&mark.encode(), "a1"), mark);
+        let file = LockFileId { boot: "b".to_owned(), machine: "m".to_owned(), device: 1, inode: 2 };
+        let known = |undestaged, locality| KnownRecord {
+            record: OwnerRecord { undestaged, ..OwnerRecord::unowned(file.clone()) },
+            locality,
+        };
+        assert!(mark.is_own(Some(&known(Some(7), Locality::SameBoot))));
+        assert!(mark.is_own(Some(&known(Some(7), Locality::EarlierBoot))));
+        assert!(!mark.is_own(Some(&known(Some(7), Locality::Copied))), "the original has the log");
+        assert!(!mark.is_own(Some(&known(Some(8), Locality::SameBoot))));
+        assert!(!mark.is_own(Some(&known(None, Locality::SameBoot))) && !mark.is_own(None));
+        for damaged in ["", "x", "7", "7 a1"] {
+            assert!(
+                !UndestagedMark::parse(damaged, "a1").is_own(Some(&known(Some(7), Locality::SameBoot))),
+                "{damaged}"
+            );
+        }
+    }
+}
