@@ -220,7 +220,8 @@ impl<S: Seam> Core<S> {
         Ok(volume)
     }
 
-    /// Attaches a volume without records in the flash log, and without a mark on its backing ([`Disk::mark_undestaged`]).
+    /// Attaches a volume without records in the flash log, and without a mark on its backing
+    /// ([`Disk::mark_undestaged`]).
     pub fn attach(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
         let volume = self.make_without_records(spec, backing)?;
         self.0.volumes.borrow_mut().push(volume.clone());

@@ -44,8 +44,8 @@ impl Control {
         }
     }
 
-    /// Reports progress every second until the returned guard is dropped, for at most `time_max`: the daemon must not end
-    /// this process in a call that takes long.
+    /// Reports progress every second until the returned guard is dropped, for at most `time_max`: the daemon must not
+    /// end this process in a call that takes long.
     pub fn report_progress(self: &Arc<Self>, text: &str, time_max: Duration) -> ProgressGuard {
         let (ended, end) = channel();
         let (control, text, deadline) = (Arc::clone(self), text.to_owned(), Instant::now() + time_max);

@@ -14,12 +14,12 @@ use rbd::{Expected, GIVE_UP, Mark, Status, boot_ms};
 
 use super::control::Control;
 use super::ffi::{CephError, Image};
+use super::lease::Lease;
 use super::locality::Locality;
 use super::owner_record::{
     ACQUISITION_MAX, CLIENTS_WAIT_MAX, ImageOwner, Interruption, KnownRecord, OwnerRecord, Sighting, continues,
     is_free, is_undisturbed, living_owner, stranger,
 };
-use super::ownership::Lease;
 use super::record_file::RecordFile;
 use super::undestaged::UndestagedMark;
 
@@ -132,8 +132,8 @@ pub struct OwnedLock {
     folder: String,
 }
 
-/// Refuses a first start while another host may have flushed writes that the image lacks. `image` may be open for reading
-/// only: that host does not see this client, then, and is alone with the image when it starts again.
+/// Refuses a first start while another host may have flushed writes that the image lacks. `image` may be open for
+/// reading only: that host does not see this client, then, and is alone with the image when it starts again.
 pub fn check_mark(image: &Image, identity: &str, folder: &Path, start: &HelperStart) -> Result<(), LockError> {
     let known = RecordFile::peek(folder, identity);
     let known = known.map_err(|error| LockError::Record(folder.display().to_string(), error))?;

@@ -1,11 +1,13 @@
 //! `hotset-rbd`: serves one image of Ceph's RBD over NBD to the daemon that started it. Only the daemon runs it:
 //! standard input is a listening Unix socket, standard output the control channel.
 //!
-//! Usage: `hotset-rbd rbd:POOL/IMAGE FOLDER [--give-up NAMES | IDENTITY LINEAGE]`. The folder has the records of owners, one file per
-//! image. After a crash, the daemon passes the image and the lineage that the successor must continue.
+//! Usage: `hotset-rbd rbd:POOL/IMAGE FOLDER [--give-up NAMES | IDENTITY LINEAGE]`. The folder has the records of
+//! owners, one file per image. The names are those of data that may be lost. After a crash, the daemon passes the image
+//! and the lineage that the successor must continue.
 
 mod control;
 mod ffi;
+mod lease;
 mod locality;
 mod lock;
 mod options;

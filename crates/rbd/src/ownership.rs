@@ -2,16 +2,16 @@
 
 use std::io::BufReader;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use rbd::{LEASE, Order, Status, boot_ms, expired_for, read_line};
+use rbd::{LEASE, Order, Status, boot_ms, read_line};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::control::Control;
 use super::ffi::{CephError, HeaderChanges, Image};
+use super::lease::Lease;
 use super::lock::{OwnedLock, look};
 use super::owner_record::Sighting;
 
@@ -33,7 +33,7 @@ pub fn end_with_daemon(control: UnixStream) -> Receiver<Order> {
         let mut control = BufReader::new(control);
         while let Ok(Some(line)) = read_line(&mut control) {
             if let Some(order) = Order::parse(&line) {
-                // Nobody receives after the end of the service.
+                // The service may have ended.
                 let (Ok(()) | Err(_)) = orders.send(order);
             }
         }
@@ -46,36 +46,6 @@ pub fn end_with_daemon(control: UnixStream) -> Receiver<Order> {
 /// Ends this process at once. The destructors of Ceph's libraries may hang: a signal runs none.
 fn kill_self() {
     let (Ok(()) | Err(_)) = kill_process(getpid(), Signal::KILL);
-}
-
-/// The time for which the last successful check of the lock is valid, by a clock that also runs while the machine is
-/// suspended.
-pub struct Lease(AtomicU64);
-
-impl Lease {
-    /// A lease from now on.
-    pub fn begin() -> Lease {
-        Lease(AtomicU64::new(boot_ms()))
-    }
-
-    /// When it began, or the check that renewed it last, in milliseconds of this boot.
-    pub fn began_ms(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
-
-    /// Time since then.
-    pub fn elapsed(&self) -> Duration {
-        Duration::from_millis(boot_ms().saturating_sub(self.began_ms()))
-    }
-
-    /// Renews it with a check that began at `began_ms`.
-    fn renew(&self, began_ms: u64) {
-        self.0.fetch_max(began_ms, Ordering::AcqRel);
-    }
-
-    fn is_expired_at(&self, now_ms: u64) -> bool {
-        expired_for(self.began_ms(), now_ms).is_some()
-    }
 }
 
 /// Asks the storage. Without the feature, librbd answers no question about the lock.
@@ -95,7 +65,7 @@ pub struct Ownership {
     control: Arc<Control>,
 }
 
-/// What a check finds at the storage.
+/// Findings of a check at the storage.
 struct Findings {
     /// The image has the feature `exclusive-lock`: without it every client may write.
     has_feature: bool,
@@ -104,7 +74,7 @@ struct Findings {
     sighting: Sighting,
 }
 
-/// What follows from a check.
+/// Result of a check.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     /// The ownership of the lock is proven.
@@ -242,18 +212,6 @@ impl Ownership {
 mod tests {
     use super::super::owner_record::ImageOwner;
     use super::*;
-
-    #[test]
-    fn lease_ends_before_the_watch_of_a_silent_client_does() {
-        let (lease, ms) = (Lease(AtomicU64::new(1000)), LEASE.as_millis() as u64);
-        assert!(ms < 30_000 && ms > 3 * CHECK_PAUSE.as_millis() as u64);
-        assert!(!lease.is_expired_at(1000 + ms));
-        assert!(lease.is_expired_at(1001 + ms));
-        lease.renew(9000);
-        lease.renew(2000);
-        assert!(!lease.is_expired_at(9000 + ms), "an older check does not shorten it");
-        assert!(lease.is_expired_at(9001 + ms));
-    }
 
     #[test]
     fn only_a_silent_cluster_leaves_the_ownership_open() {

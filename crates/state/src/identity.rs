@@ -29,8 +29,8 @@ pub struct Acceptance {
 }
 
 impl Acceptance {
-    /// What remains accepted after the opening of the backing has given up `data`: a command that names nothing else
-    /// accepts nothing else.
+    /// The rest, after the opening of the backing has given up `data`: a command that names nothing else accepts
+    /// nothing else.
     pub fn without(&self, data: Option<&str>) -> Acceptance {
         let names = self.give_up.iter().flat_map(|names| names.split(','));
         let rest: Vec<&str> = names.filter(|name| Some(*name) != data).collect();

@@ -71,6 +71,7 @@ pub struct Watcher {
 }
 
 /// A function of librbd that opens an image by its name or its ID.
+// SAFETY: the type of `rbd_open`; each call says why it is sound.
 type OpenFunction = unsafe extern "C" fn(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
 
 /// An open image.

@@ -62,6 +62,7 @@ mod rbd_hosts;
 mod rbd_losses;
 mod rbd_owners;
 mod refusals;
+mod refusals_of_images;
 mod silences;
 mod sockets;
 mod state;
