@@ -247,3 +247,43 @@ pub fn wait_for_end() {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn received(helper: &mut UnixStream) -> String {
+        let mut bytes = [0; 64];
+        let len = helper.read(&mut bytes).expect("an order was sent");
+        String::from_utf8_lossy(&bytes[..len]).into_owned()
+    }
+
+    #[test]
+    fn order_ends_with_its_answer_a_loss_or_another_order() {
+        let shared = Shared::default();
+        // Without a helper, the order waits for one.
+        let mut marked = shared.send_order(true);
+        let (control, mut helper) = UnixStream::pair().expect("a descriptor is free");
+        *shared.control() = Some(control);
+        shared.repeat_order();
+        assert_eq!(received(&mut helper), Order::MarkUndestaged(true).encode());
+        shared.end_order(false, &Ok(()));
+        assert!(marked.try_recv().is_err(), "that was the answer to another order");
+        shared.end_order(true, &Ok(()));
+        assert_eq!(marked.try_recv(), Ok(Ok(())));
+        assert!(shared.order().is_none());
+
+        let mut replaced = shared.send_order(true);
+        let mut unmarked = shared.send_order(false);
+        assert!(replaced.try_recv().expect("it has ended").is_err());
+        shared.set_failure(Some(DiskError::Gone));
+        shared.fail_order(DiskError::Gone);
+        assert_eq!(unmarked.try_recv(), Ok(Err(DiskError::Gone)));
+        assert_eq!(shared.send_order(true).try_recv(), Ok(Err(DiskError::Gone)), "the helper cannot be started");
+        shared.set_failure(None);
+        shared.lost.set(DiskError::Lost("x".to_owned())).expect("it was not lost before");
+        assert_eq!(shared.send_order(true).try_recv(), Ok(Err(DiskError::Lost("x".to_owned()))));
+    }
+}

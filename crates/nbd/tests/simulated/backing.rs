@@ -6,7 +6,7 @@ use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
 
-use engine::backing::nbd::{DedicatedServer, NbdDisk, NbdOptions, NbdTarget};
+use engine::backing::nbd::{Change, DedicatedServer, NbdDisk, NbdOptions, NbdTarget};
 use engine::{Backing, ByteOffset, Core, CoreSpec, RequestError, VolumeId, VolumeProblem, VolumeSpec, WriteFlags};
 use nbd::{Options, Server};
 use seam::sim::{Fault, Ops, Rule, SimSeam, When, World};
@@ -371,6 +371,10 @@ impl DedicatedServer for Dedicated {
 
     fn unproven_for(&self) -> Option<Nanos> {
         self.2.get()
+    }
+
+    fn mark_undestaged(&self, _: bool) -> Change {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn lost(&self) -> Option<&DiskError> {
