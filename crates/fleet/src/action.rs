@@ -113,4 +113,6 @@ pub enum LossReason {
     LockedByOther,
     /// A compare failed: another node has claimed the volume, or this process went back in time.
     Stale,
+    /// The session with the storage ended without an order.
+    SessionLost,
 }

@@ -64,6 +64,8 @@ pub enum Event {
     },
     /// The session with the storage has been replaced, as ordered by `Action::ReplaceClient`.
     ClientReplaced(StorageClient),
+    /// A session with the storage has ended without an order, or a new one could not be opened.
+    ClientLost(StorageClient),
     /// A message of another node.
     Peer {
         /// The sender.

@@ -16,7 +16,7 @@ pub struct Epoch(pub u64);
 impl Epoch {
     /// The epoch after this one.
     pub const fn next(self) -> Epoch {
-        Epoch(self.0 + 1)
+        Epoch(self.0.saturating_add(1))
     }
 }
 

@@ -89,6 +89,10 @@ impl Ownership {
         let State::Claiming { claim, .. } = &self.state else { unreachable!("a claim reads the header") };
         let mut claim = claim.clone();
         claim.old_epoch = header.record.epoch;
+        if claim.epoch() == claim.old_epoch {
+            // No epoch is left: the record is damaged, and no owner can be told from the next one.
+            return self.abandon_claim(now);
+        }
         match self.plan(now, &mut claim, header) {
             Plan::Proceed => {
                 self.connect_claim(claim);

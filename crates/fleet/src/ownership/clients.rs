@@ -16,8 +16,8 @@ impl Ownership {
     pub(super) fn connect(&mut self, now: Nanos, connection: ConnectionId) {
         let needs_renewal = self.next_renewal();
         let new = Connection { needs_renewal, is_superseded: false, is_departing: false };
-        let previous = self.connections.insert(connection, new);
-        assert!(previous.is_none(), "a connection begins once");
+        // A repeated event does not begin a connection again.
+        self.connections.entry(connection).or_insert(new);
         self.step(now);
     }
 
@@ -65,6 +65,9 @@ impl Ownership {
     }
 
     pub(super) fn accept_forwarded(&mut self, now: Nanos, from: NodeId, request: RequestId, kind: RequestKind) {
+        if self.requests.contains_key(&request) {
+            return;
+        }
         let is_owner = matches!(self.state, State::Owning { .. } | State::Draining { .. });
         if !is_owner || kind == RequestKind::Write {
             self.actions.push(Action::Answer { request, result: Err(RequestError::NotOwner) });
@@ -77,14 +80,17 @@ impl Ownership {
     }
 
     fn queue(&mut self, now: Nanos, id: RequestId, source: Source, kind: RequestKind, needs_renewal: u64) {
+        // A repeated event does not begin a request again.
+        if self.requests.contains_key(&id) {
+            return;
+        }
         let waiting = self.requests.values().filter(|request| request.stage == Stage::Waiting).count();
         if waiting >= self.settings.queue_len_max {
             self.actions.push(Action::Answer { request: id, result: Err(RequestError::QueueFull) });
             return;
         }
         let request = Request { source, kind, stage: Stage::Waiting, arrived_at: now, needs_renewal };
-        let previous = self.requests.insert(id, request);
-        assert!(previous.is_none(), "a request arrives once");
+        self.requests.insert(id, request);
     }
 
     /// Answers an executed request, or withholds the answer while the lease is not valid.

@@ -72,8 +72,8 @@ impl Ownership {
         self.connections.keys().copied()
     }
 
-    /// Processes an event at the time `now` of `CLOCK_BOOTTIME`, which counts the time of a suspended machine. Returns
-    /// the actions to execute, in order.
+    /// Processes an event, and returns the actions to execute, in order. `now` is read after the event has arrived: a
+    /// process that stops in between would acknowledge with an old time. No event makes it panic.
     pub fn handle(&mut self, now: Nanos, event: Event) -> Vec<Action> {
         match event {
             Event::Tick => self.tick(now),
@@ -87,6 +87,11 @@ impl Ownership {
             Event::Storage { op, result } => self.storage(now, op, result),
             Event::DataPathRefused { client, error } => self.data_path_refused(now, client, error),
             Event::ClientReplaced(client) => self.client_replaced(now, client),
+            Event::ClientLost(client) => {
+                if client == self.client || self.is_replacing_client {
+                    self.client_lost(now);
+                }
+            }
             Event::Peer { from, message } => self.peer(now, from, message),
             Event::Command(command) => self.command(now, command),
         }
@@ -171,7 +176,10 @@ impl Ownership {
 
     /// The new session is open. Operations of the old one have no results.
     fn client_replaced(&mut self, now: Nanos, client: StorageClient) {
-        assert!(self.is_replacing_client, "a session is replaced on order");
+        if !self.is_replacing_client {
+            // The session was replaced without an order: all that belongs to the old one is over.
+            return self.client_lost(now);
+        }
         (self.is_replacing_client, self.client) = (false, client);
         match &self.state {
             State::Fenced => self.enter_standby(now, Standby::default()),
@@ -180,8 +188,16 @@ impl Ownership {
                 let claim = claim.clone();
                 self.read_header(claim);
             }
-            State::Standby(_) => {}
-            state => unreachable!("{:?} has the session of its claim", state.kind()),
+            _ => {}
+        }
+    }
+
+    /// The session with the storage has ended. An owner without a session is none; a claim begins again.
+    fn client_lost(&mut self, now: Nanos) {
+        self.is_replacing_client = false;
+        match &self.state {
+            State::Owning { .. } | State::Draining { .. } => self.lose(now, LossReason::SessionLost),
+            _ => self.replace_client(),
         }
     }
 

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use fleet::{Event, Sabotage, Settings, StorageClient};
 use seam::Nanos;
-use seam::sim::Rng;
 
 use crate::checker;
 use crate::client::{Client, Connection};
@@ -19,6 +18,7 @@ use crate::faults::{Focus, Plan};
 use crate::history::{History, OpKind};
 use crate::node::{Clock, Instance, Node};
 use crate::storage::Storage;
+use seam::sim::Rng;
 
 pub const NODES: usize = 3;
 pub const MILLI: u64 = 1_000_000;
