@@ -1,6 +1,6 @@
 //! Actions: the output of the state machine, to be executed in order.
 
-use crate::ids::{Epoch, NodeId, OpId, RequestId, StorageClient};
+use crate::ids::{ConnectionId, Epoch, NodeId, OpId, RequestId, StorageClient};
 use crate::peer::PeerMessage;
 use crate::record::{Expected, OwnerRecord};
 use crate::request::RequestError;
@@ -70,6 +70,8 @@ pub enum Action {
     ResumeAcknowledging,
     /// Close every connection of the volume.
     CloseFrontEnds,
+    /// Close a connection: the volume was lost since it began, maybe with writes of its client.
+    CloseConnection(ConnectionId),
     /// Discard the cached state and the dirty data.
     Discard,
     /// Begin one batch of writes of dirty data to the image.
@@ -85,6 +87,8 @@ pub enum Action {
         request: RequestId,
         /// The other node.
         to: NodeId,
+        /// The epoch in which the other node owns the volume: in another one it refuses.
+        epoch: Epoch,
     },
     /// Answer a request.
     Answer {

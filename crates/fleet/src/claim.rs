@@ -22,6 +22,8 @@ pub(crate) struct Claim {
     pub started_at: Nanos,
     /// The epoch of the record as it was read.
     pub old_epoch: Epoch,
+    /// The last epoch that ended without a release.
+    pub lost_epoch: Epoch,
     /// Clients to fence, one after the other.
     pub fences: Vec<StorageClient>,
     /// The old owner may be alive: after it is fenced, its lease must run out before the record is written.
@@ -36,6 +38,7 @@ impl Claim {
             trigger,
             started_at: now,
             old_epoch: Epoch::default(),
+            lost_epoch: Epoch::default(),
             fences: Vec::new(),
             awaits_lease: false,
             lease_ends_at: Nanos::default(),

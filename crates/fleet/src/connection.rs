@@ -1,5 +1,7 @@
 //! Connections of clients to this node.
 
+use crate::ids::Epoch;
+
 /// A client's connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Connection {
@@ -7,6 +9,8 @@ pub(crate) struct Connection {
     /// connection. A process whose memory went back in time has no connections, and so executes nothing before it has
     /// noticed.
     pub needs_renewal: u64,
+    /// The latest epoch that this node knew when the connection began: the true one, or an earlier one.
+    pub epoch: Epoch,
     /// The volume has been handed over to another node since the connection began: its writes do not move the volume
     /// back while the owner has clients.
     pub is_superseded: bool,

@@ -27,6 +27,8 @@ pub enum Event {
     Forwarded {
         /// The other node.
         from: NodeId,
+        /// The epoch in which it takes this node for the owner.
+        epoch: Epoch,
         /// Its number at this node.
         request: RequestId,
         /// Its kind.

@@ -23,6 +23,9 @@ pub struct OwnerRecord {
     pub mark: u64,
     /// The owner has drained: everything that it acknowledged is durable, and it writes no more.
     pub is_released: bool,
+    /// The last epoch that ended without a release, or 0. A connection that began then or earlier may have acknowledged
+    /// writes that are lost, also at another node: every node closes it.
+    pub lost_epoch: Epoch,
 }
 
 /// The state of the record that a compare-and-write expects.

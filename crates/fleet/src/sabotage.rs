@@ -33,6 +33,8 @@ pub enum Sabotage {
     DestageWithoutMark,
     /// The volume is released before dirty data is in the log.
     ReleaseBeforeQuiesce,
+    /// Connections outlive the loss of an owner.
+    KeepOldConnections,
     /// A flush of a standby is answered although the owner has unflushed data.
     AnswerFlushAtStandby,
 }

@@ -35,7 +35,7 @@ impl Rng {
     fn record(&mut self) -> OwnerRecord {
         let owner = (self.below(4) > 0).then(|| self.owner());
         let (epoch, mark) = (self.epoch(), self.below(3));
-        OwnerRecord { epoch, owner, mark, is_released: self.below(2) == 0 }
+        OwnerRecord { epoch, owner, mark, is_released: self.below(2) == 0, lost_epoch: self.epoch() }
     }
 
     fn kind(&mut self) -> RequestKind {
@@ -68,7 +68,7 @@ impl Rng {
             0 => Event::Connected(connection),
             1 => Event::Closed(connection),
             2 | 3 => Event::Request { connection, request, kind: self.kind() },
-            4 => Event::Forwarded { from: node, request, kind: self.kind() },
+            4 => Event::Forwarded { from: node, epoch: self.epoch(), request, kind: self.kind() },
             5 => Event::Executed { request, result: self.result() },
             6 => Event::ForwardAnswered { request, result: self.result() },
             7 => Event::DestageWanted,

@@ -2,7 +2,7 @@
 
 use fleet::{
     Action, Command, ConnectionId, Epoch, Event, Header, LossReason, NodeId, OpId, Owner, OwnerRecord, Ownership,
-    RequestId, RequestKind, Settings, StateKind, StorageAnswer, StorageClient, StorageError,
+    RequestError, RequestId, RequestKind, Settings, StateKind, StorageAnswer, StorageClient, StorageError,
 };
 use seam::Nanos;
 
@@ -42,6 +42,19 @@ impl Fixture {
         self.answer(*op, StorageAnswer::Header(Header { record, lock_owner: owner, watchers }))
     }
 
+    /// Continues a claim of `epoch` after its fence.
+    fn claim_fenced(&mut self, op: OpId, epoch: Epoch) -> Vec<Action> {
+        let actions = self.answer(op, StorageAnswer::Done);
+        let [Action::AcquireLock { op }] = actions[..] else { panic!("{actions:?}") };
+        let actions = self.answer(op, StorageAnswer::Done);
+        let [Action::ReplayLog { op, .. }] = actions[..] else { panic!("{actions:?}") };
+        let actions = self.answer(op, StorageAnswer::LogReplayed { epoch, last_append: Epoch(0) });
+        let [Action::WriteRecord { op, new, .. }] = actions[..] else { panic!("{actions:?}") };
+        let actions = self.answer(op, StorageAnswer::RecordWritten);
+        let [Action::ReadRecord { op }] = actions[..] else { panic!("{actions:?}") };
+        self.answer(op, StorageAnswer::Record(new))
+    }
+
     /// Claims a volume without an owner for the first write of a connection.
     fn own() -> Fixture {
         let mut node = Fixture::new();
@@ -63,7 +76,7 @@ impl Fixture {
 }
 
 fn record(owner: Owner) -> OwnerRecord {
-    OwnerRecord { epoch: Epoch(4), owner: Some(owner), mark: 0, is_released: false }
+    OwnerRecord { epoch: Epoch(4), owner: Some(owner), mark: 0, is_released: false, lost_epoch: Epoch(0) }
 }
 
 fn executed(request: u64) -> Event {
@@ -77,7 +90,7 @@ fn answer_after_a_pause_is_withheld_until_a_renewal() {
     let actions = node.handle(executed(1));
     let [Action::StopAcknowledging, Action::ReadRecord { op }] = actions[..] else { panic!("{actions:?}") };
     let owner = Some(Owner { node: HERE, client: StorageClient(11) });
-    let record = OwnerRecord { epoch: Epoch(1), owner, mark: 0, is_released: false };
+    let record = OwnerRecord { epoch: Epoch(1), owner, mark: 0, is_released: false, lost_epoch: Epoch(0) };
     let actions = node.answer(op, StorageAnswer::Record(record));
     let answer = Action::Answer { request: RequestId(1), result: Ok(()) };
     assert_eq!(actions, [Action::ResumeAcknowledging, answer]);
@@ -114,9 +127,9 @@ fn flush_and_read_at_a_standby_are_forwarded() {
     node.handle(Event::Connected(ConnectionId(1)));
     let actions = node.request(1, RequestKind::Read);
     let actions = node.read_header(&actions, record(OTHER));
-    assert_eq!(actions, [Action::Forward { request: RequestId(1), to: OTHER.node }]);
+    assert_eq!(actions, [Action::Forward { request: RequestId(1), to: OTHER.node, epoch: Epoch(4) }]);
     let actions = node.request(2, RequestKind::Flush);
-    assert_eq!(actions, [Action::Forward { request: RequestId(2), to: OTHER.node }]);
+    assert_eq!(actions, [Action::Forward { request: RequestId(2), to: OTHER.node, epoch: Epoch(4) }]);
 }
 
 #[test]
@@ -158,4 +171,42 @@ fn late_result_of_an_abandoned_attempt_is_ignored() {
     assert_eq!(node.ownership.state(), StateKind::Standby);
     assert_eq!(node.read_header(&actions, OwnerRecord::default()), []);
     assert_eq!(node.ownership.state(), StateKind::Standby);
+}
+
+#[test]
+fn flush_of_a_connection_older_than_a_loss_fails() {
+    // The claimer: its client may have acknowledged writes at the owner that is lost.
+    let mut node = Fixture::new();
+    node.handle(Event::Connected(ConnectionId(1)));
+    let actions = node.request(1, RequestKind::Flush);
+    node.read_header(&actions, record(OTHER));
+    let not_owner = Err(RequestError::NotOwner);
+    node.handle(Event::ForwardAnswered { request: RequestId(1), result: not_owner });
+    let take_over = Event::Command(Command::TakeOver { dead_node: Some(OTHER.node) });
+    let actions = node.handle(take_over);
+    node.read_header(&actions, record(OTHER));
+    let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
+    let [Action::Fence { op, .. }] = actions[..] else { panic!("{actions:?}") };
+    let actions = node.claim_fenced(op, Epoch(5));
+    assert_eq!(actions, [Action::CloseConnection(ConnectionId(1)), Action::Serve { epoch: Epoch(5) }]);
+    // Another standby learns it from the record.
+    let mut node = Fixture::new();
+    node.handle(Event::Connected(ConnectionId(1)));
+    let actions = node.request(1, RequestKind::Flush);
+    let record = OwnerRecord { epoch: Epoch(5), lost_epoch: Epoch(4), ..record(OTHER) };
+    assert_eq!(node.read_header(&actions, record), [Action::CloseConnection(ConnectionId(1))]);
+    // A connection that begins afterwards is served.
+    node.now += Nanos::from_secs(2);
+    node.handle(Event::Connected(ConnectionId(1)));
+    let actions = node.request(2, RequestKind::Flush);
+    let actions = node.read_header(&actions, record);
+    assert_eq!(actions, [Action::Forward { request: RequestId(2), to: OTHER.node, epoch: Epoch(5) }]);
+}
+
+#[test]
+fn request_forwarded_in_another_epoch_is_refused() {
+    let mut node = Fixture::own();
+    let (from, kind) = (NodeId(2), RequestKind::Flush);
+    let actions = node.handle(Event::Forwarded { from, epoch: Epoch(2), request: RequestId(7), kind });
+    assert_eq!(actions, [Action::Answer { request: RequestId(7), result: Err(RequestError::NotOwner) }]);
 }

@@ -89,8 +89,14 @@ impl Ownership {
         let State::Claiming { claim, .. } = &self.state else { unreachable!("a claim reads the header") };
         let mut claim = claim.clone();
         claim.old_epoch = header.record.epoch;
+        claim.lost_epoch = header.record.lost_epoch;
         if claim.epoch() == claim.old_epoch {
             // No epoch is left: the record is damaged, and no owner can be told from the next one.
+            return self.abandon_claim(now);
+        }
+        self.learn(&header.record);
+        if claim.trigger == Trigger::Request && self.connections.is_empty() {
+            // The clients are gone for which the volume was claimed.
             return self.abandon_claim(now);
         }
         match self.plan(now, &mut claim, header) {
@@ -137,6 +143,7 @@ impl Ownership {
             return Plan::Proceed;
         }
         if let Some(owner) = record.owner.filter(|_| !record.is_released) {
+            claim.lost_epoch = record.epoch;
             // An earlier process of this node has ended, and an earlier session of this process is not used any more.
             let is_own = owner.node == self.settings.node;
             let dead_node = match claim.trigger {
@@ -233,7 +240,13 @@ impl Ownership {
 
     fn claimed_record(&self, claim: &Claim) -> OwnerRecord {
         let owner = Owner { node: self.settings.node, client: self.client };
-        OwnerRecord { epoch: claim.epoch(), owner: Some(owner), mark: 0, is_released: false }
+        OwnerRecord {
+            epoch: claim.epoch(),
+            owner: Some(owner),
+            mark: 0,
+            is_released: false,
+            lost_epoch: claim.lost_epoch,
+        }
     }
 
     fn write_record(&mut self, now: Nanos, claim: Claim) {

@@ -4,7 +4,7 @@ use super::Ownership;
 use crate::action::Action;
 use crate::claim::Trigger;
 use crate::connection::Connection;
-use crate::ids::{ConnectionId, NodeId, RequestId};
+use crate::ids::{ConnectionId, Epoch, NodeId, RequestId};
 use crate::lease::LeasePhase;
 use crate::peer::PeerMessage;
 use crate::request::{Request, RequestError, RequestKind, Source, Stage};
@@ -15,7 +15,7 @@ use seam::Nanos;
 impl Ownership {
     pub(super) fn connect(&mut self, now: Nanos, connection: ConnectionId) {
         let needs_renewal = self.next_renewal();
-        let new = Connection { needs_renewal, is_superseded: false, is_departing: false };
+        let new = Connection { needs_renewal, epoch: self.known_epoch, is_superseded: false, is_departing: false };
         // A repeated event does not begin a connection again.
         self.connections.entry(connection).or_insert(new);
         self.step(now);
@@ -64,12 +64,19 @@ impl Ownership {
         self.step(now);
     }
 
-    pub(super) fn accept_forwarded(&mut self, now: Nanos, from: NodeId, request: RequestId, kind: RequestKind) {
+    pub(super) fn accept_forwarded(
+        &mut self,
+        now: Nanos,
+        from: NodeId,
+        epoch: Epoch,
+        request: RequestId,
+        kind: RequestKind,
+    ) {
         if self.requests.contains_key(&request) {
             return;
         }
-        let is_owner = matches!(self.state, State::Owning { .. } | State::Draining { .. });
-        if !is_owner || kind == RequestKind::Write {
+        // A sender that believes in an earlier epoch has yet to learn whether that one was lost.
+        if self.epoch() != Some(epoch) || kind == RequestKind::Write {
             self.actions.push(Action::Answer { request, result: Err(RequestError::NotOwner) });
             return self.taken_for_owner(now);
         }

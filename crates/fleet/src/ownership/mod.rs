@@ -14,7 +14,9 @@ use crate::connection::Connection;
 use crate::event::{Command, Event, StorageError};
 use crate::ids::{ConnectionId, Epoch, NodeId, OpId, RequestId, StorageClient};
 use crate::peer::PeerMessage;
+use crate::record::OwnerRecord;
 use crate::request::{Request, RequestError, Source};
+use crate::sabotage::Sabotage;
 use crate::settings::Settings;
 use crate::state::{Standby, State, StateKind};
 use seam::Nanos;
@@ -29,6 +31,8 @@ pub struct Ownership {
     requests: BTreeMap<RequestId, Request>,
     /// Nodes with clients of the volume that this node owns.
     nodes_with_clients: BTreeSet<NodeId>,
+    /// The latest epoch that this node has seen.
+    known_epoch: Epoch,
     /// The renewal that the next batch of destage waits for.
     destage_needs_renewal: Option<u64>,
     /// A new session is being opened.
@@ -47,6 +51,7 @@ impl Ownership {
             connections: BTreeMap::new(),
             requests: BTreeMap::new(),
             nodes_with_clients: BTreeSet::new(),
+            known_epoch: Epoch::default(),
             destage_needs_renewal: None,
             is_replacing_client: false,
             last_op: 0,
@@ -80,7 +85,7 @@ impl Ownership {
             Event::Connected(connection) => self.connect(now, connection),
             Event::Closed(connection) => self.close(now, connection),
             Event::Request { connection, request, kind } => self.accept(now, connection, request, kind),
-            Event::Forwarded { from, request, kind } => self.accept_forwarded(now, from, request, kind),
+            Event::Forwarded { from, epoch, request, kind } => self.accept_forwarded(now, from, epoch, request, kind),
             Event::Executed { request, result } => self.executed(now, request, result),
             Event::ForwardAnswered { request, result } => self.forward_answered(now, request, result),
             Event::DestageWanted => self.want_destage(now),
@@ -206,6 +211,21 @@ impl Ownership {
         self.actions.push(Action::CloseFrontEnds);
         self.connections.clear();
         self.requests.retain(|_, request| matches!(request.source, Source::Peer(_)));
+    }
+
+    /// Learns the epoch, and closes the connections that began before the volume was last lost.
+    fn learn(&mut self, record: &OwnerRecord) {
+        self.known_epoch = self.known_epoch.max(record.epoch);
+        if record.lost_epoch == Epoch::default() || self.settings.sabotage.is(Sabotage::KeepOldConnections) {
+            return;
+        }
+        let is_old = |connection: &Connection| connection.epoch <= record.lost_epoch;
+        let old: Vec<_> = self.connections.iter().filter(|(_, c)| is_old(c)).map(|(id, _)| *id).collect();
+        for connection in old {
+            self.connections.remove(&connection);
+            self.requests.retain(|_, request| request.source != Source::Connection(connection));
+            self.actions.push(Action::CloseConnection(connection));
+        }
     }
 
     /// Refuses requests of other nodes: this node does not own the volume any more.

@@ -13,6 +13,7 @@ use seam::Nanos;
 impl Ownership {
     /// Begins to serve. The record was read back by an operation that began at `confirmed_at`.
     pub(super) fn serve(&mut self, now: Nanos, record: OwnerRecord, confirmed_at: Nanos) {
+        self.learn(&record);
         for connection in self.connections.values_mut() {
             connection.needs_renewal = 0;
             connection.is_superseded = false;

@@ -33,7 +33,7 @@ impl Ownership {
             match self.treat(id) {
                 Treatment::Answer => self.answer(id, Ok(())),
                 Treatment::ForwardToOwner => match other_owner {
-                    Some(owner) => self.forward(id, owner.node),
+                    Some(owner) => self.forward(id, owner.node, standby.epoch),
                     None => needs_look = true,
                 },
                 Treatment::TakeOwnership { is_first_write } => {
@@ -74,9 +74,9 @@ impl Ownership {
         }
     }
 
-    fn forward(&mut self, request: RequestId, to: NodeId) {
+    fn forward(&mut self, request: RequestId, to: NodeId, epoch: Epoch) {
         self.requests.get_mut(&request).expect("the request waits").stage = Stage::Forwarded;
-        self.actions.push(Action::Forward { request, to });
+        self.actions.push(Action::Forward { request, to, epoch });
     }
 
     /// Another node takes this one for the owner. That is so if the ownership was lost without a release: this node

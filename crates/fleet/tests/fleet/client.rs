@@ -36,6 +36,8 @@ pub struct Connection {
     pub node: usize,
     /// The node's session; `None` until the node has accepted.
     pub session: Option<u64>,
+    /// Number of the event that accepted it.
+    pub opened_at: u64,
     pub is_open: bool,
     /// The volume was handed over, and nothing but flushes was sent since: the flushes cover nothing new.
     pub is_drained: bool,

@@ -1,6 +1,6 @@
 //! Events of the simulated world.
 
-use fleet::{Command, NodeId, PeerMessage, RequestError, RequestId, RequestKind, StorageError};
+use fleet::{Command, Epoch, NodeId, PeerMessage, RequestError, RequestId, RequestKind, StorageError};
 
 use crate::storage::{Sender, StorageOp, StorageResult};
 
@@ -66,6 +66,7 @@ pub enum WorldEvent {
         session: Session,
         to: usize,
         volume: usize,
+        epoch: Epoch,
         request: RequestId,
         op: ClientOp,
     },

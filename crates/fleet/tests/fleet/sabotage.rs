@@ -79,6 +79,11 @@ fn flush_answered_by_a_standby_is_caught() {
 }
 
 #[test]
+fn connection_that_outlives_a_lost_owner_is_caught() {
+    assert_caught(Sabotage::KeepOldConnections, 1_000);
+}
+
+#[test]
 fn session_of_an_earlier_claim_is_caught() {
     assert_caught_in(Sabotage::ReuseSession, Some(Focus::Rewinds), 2_000);
 }

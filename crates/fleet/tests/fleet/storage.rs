@@ -87,6 +87,8 @@ pub struct Image {
     pub released: BTreeSet<Epoch>,
     /// Number of the history's event after which each epoch was the log's.
     pub sealed_at: BTreeMap<Epoch, u64>,
+    /// Number of the history's event at which the record of each epoch was written.
+    pub recorded_at: BTreeMap<Epoch, u64>,
 }
 
 /// Sender of an operation.
@@ -250,6 +252,7 @@ impl Storage {
                     return Err(StorageError::Stale);
                 }
                 image.record = *new;
+                image.recorded_at.entry(new.epoch).or_insert(event);
                 if new.is_released {
                     image.released.insert(new.epoch);
                 }

@@ -55,6 +55,10 @@ pub struct World {
     last_value: u32,
     /// Numbers of ownerships served, by volume.
     serves: Vec<usize>,
+    /// Numbers of the events at which the record named an owner after one that was lost, by volume.
+    losses: Vec<Vec<u64>>,
+    /// Number of the event at which each flush was last executed, by connection and tag.
+    flushed_at: BTreeMap<(u64, usize), u64>,
     failure: Option<String>,
     trace: Option<Vec<String>>,
 }
@@ -88,6 +92,8 @@ pub fn run(seed: u64, sabotage: Sabotage, focus: Option<Focus>, is_traced: bool)
         last_client: 0,
         last_value: 0,
         serves: vec![0; plan.volumes],
+        losses: vec![Vec::new(); plan.volumes],
+        flushed_at: BTreeMap::new(),
         failure: None,
         trace: is_traced.then(Vec::new),
         plan,
@@ -254,11 +260,12 @@ impl World {
                     self.deliver(to, volume, Event::Peer { from: node_id(from), message });
                 }
             }
-            WorldEvent::Forward { from, session, to, volume, request, op } => {
-                if self.defer_if_paused(to, || WorldEvent::Forward { from, session, to, volume, request, op }) {
+            WorldEvent::Forward { from, session, to, volume, epoch, request, op } => {
+                let event = || WorldEvent::Forward { from, session, to, volume, epoch, request, op };
+                if self.defer_if_paused(to, event) {
                     return;
                 }
-                self.forwarded(from, session, to, volume, request, op);
+                self.forwarded(from, session, to, volume, epoch, request, op);
             }
             WorldEvent::ForwardReply { to, session, volume, request, reply } => {
                 if self.defer_if_paused(to, || WorldEvent::ForwardReply { to, session, volume, request, reply }) {
@@ -306,6 +313,8 @@ impl World {
         let was_released = epoch.0 <= 1 || image.released.contains(&fleet::Epoch(epoch.0 - 1));
         if !was_released {
             let sealed_at = *image.sealed_at.get(&epoch).expect("an owner has replayed the log");
+            let lost_at = image.recorded_at.get(&epoch).copied().unwrap_or(self.event);
+            self.losses[volume].push(lost_at);
             self.crashed(volume, sealed_at, OpKind::Crash);
         }
     }

@@ -50,7 +50,8 @@ impl World {
 
     fn open_connection(&mut self, client: usize, node: usize) -> u64 {
         let number = self.connections.len() as u64 + 1;
-        self.connections.insert(number, Connection { client, node, session: None, is_open: true, is_drained: false });
+        self.connections
+            .insert(number, Connection { client, node, session: None, opened_at: 0, is_open: true, is_drained: false });
         let delay = self.rng.below(MILLI);
         self.after(delay, WorldEvent::Connect { connection: number });
         number
@@ -82,7 +83,7 @@ impl World {
         }
         let session = self.nodes[node].session;
         let entry = self.connections.get_mut(&connection).expect("the connection was opened");
-        entry.session = Some(session);
+        (entry.session, entry.opened_at) = (Some(session), self.event);
         let volume = self.clients[entry.client].volume;
         self.deliver(node, volume, Event::Connected(ConnectionId(connection)));
     }
@@ -133,7 +134,7 @@ impl World {
         if !entry.is_open {
             return;
         }
-        let (client, is_drained) = (entry.client, entry.is_drained);
+        let (client, is_drained, opened_at) = (entry.client, entry.is_drained, entry.opened_at);
         if reply.is_err() {
             self.clients[client].failed_ops += 1;
         }
@@ -145,6 +146,13 @@ impl World {
         let is_flush = |op: &crate::history::HistoryOp| op.kind == OpKind::Flush;
         let covers_nothing = is_drained && is_flush(&self.histories[volume].ops[tag]);
         if let (Ok(value), false) = (reply, covers_nothing) {
+            let flushed_at = self.flushed_at.get(&(connection, tag)).copied();
+            if let Some(lost_at) =
+                self.losses[volume].iter().find(|at| (opened_at + 1..=flushed_at.unwrap_or(0)).contains(at))
+            {
+                // The client may have acknowledged writes at the lost owner, through whatever connection.
+                self.fail(format!("volume {volume}: the owner was lost at event {lost_at}, and a flush of a connection of event {opened_at} succeeds"));
+            }
             self.histories[volume].complete(event, tag, value);
         }
         if self.clients[client].pending == Some(tag) {
@@ -191,11 +199,15 @@ impl World {
         let numbers: Vec<_> =
             self.connections.iter().filter(|(_, c)| c.is_open && of_volume(c)).map(|(number, _)| *number).collect();
         for connection in numbers {
-            // Requests that arrive from now on are lost with the connection.
-            self.connections.get_mut(&connection).expect("it exists").session = None;
-            let delay = between(&self.rng, 2 * MILLI, 50 * MILLI);
-            self.after(delay, WorldEvent::ConnectionReset { connection });
+            self.reset_connection(connection);
         }
+    }
+
+    /// A node closes a connection. Requests that arrive from now on are lost with it.
+    pub fn reset_connection(&mut self, connection: u64) {
+        self.connections.get_mut(&connection).expect("it exists").session = None;
+        let delay = between(&self.rng, 2 * MILLI, 50 * MILLI);
+        self.after(delay, WorldEvent::ConnectionReset { connection });
     }
 
     pub fn request_timeout(&mut self, client: usize, tag: usize) {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use fleet::{Action, Event, RequestError, RequestId, Sabotage, StateKind, StorageAnswer};
+use fleet::{Action, Epoch, Event, RequestError, RequestId, Sabotage, StateKind, StorageAnswer};
 
 use super::{MILLI, SECOND, World, between};
 use crate::data_path::{DataPath, Output};
@@ -114,6 +114,7 @@ impl World {
                 self.served(volume, epoch);
             }
             Action::CloseFrontEnds => self.reset_connections(node, volume),
+            Action::CloseConnection(connection) => self.reset_connection(connection.0),
             Action::Discard => instance.discard(),
             Action::Destage => {
                 let rng = self.rng.clone();
@@ -122,13 +123,13 @@ impl World {
                 self.collect_outputs(node, volume, outputs, events);
             }
             Action::Execute { request } => self.execute(node, volume, request, events),
-            Action::Forward { request, to } => {
+            Action::Forward { request, to, epoch } => {
                 let (_, op) = instance.requests[&request];
                 let to = to.0 as usize;
                 let timeout = WorldEvent::ForwardTimeout { node, session, volume, request };
                 self.after(2 * SECOND, timeout);
                 if let Some(delay) = self.link_delay(node, to) {
-                    self.after(delay, WorldEvent::Forward { from: node, session, to, volume, request, op });
+                    self.after(delay, WorldEvent::Forward { from: node, session, to, volume, epoch, request, op });
                 }
             }
             Action::Answer { request, result } => self.answer(node, volume, request, result),
@@ -149,8 +150,11 @@ impl World {
 
     fn execute(&mut self, node: usize, volume: usize, request: RequestId, events: &mut VecDeque<Event>) {
         let instance = &mut self.nodes[node].instances[volume];
-        let (_, op) = instance.requests[&request];
-        let data = instance.data.as_mut().expect("an owner has data");
+        let (origin, op) = instance.requests[&request];
+        if matches!(op, ClientOp::Flush) {
+            self.note_flush(volume, origin);
+        }
+        let data = self.nodes[node].instances[volume].data.as_mut().expect("an owner has data");
         let outputs = match op {
             ClientOp::Write { block, value } => {
                 data.write(block, value);
@@ -160,6 +164,21 @@ impl World {
             ClientOp::Flush => data.flush(request),
         };
         self.collect_outputs(node, volume, outputs, events);
+    }
+
+    /// Notes that a client's flush is executed now, which may have been forwarded.
+    fn note_flush(&mut self, volume: usize, origin: Origin) {
+        let origin = match origin {
+            Origin::Peer { node, session, request } => {
+                let node = &self.nodes[node];
+                let request = node.instances[volume].requests.get(&request).filter(|_| node.session == session);
+                request.map(|(origin, _)| *origin)
+            }
+            Origin::Connection { .. } => Some(origin),
+        };
+        if let Some(Origin::Connection { connection, tag }) = origin {
+            self.flushed_at.insert((connection, tag), self.event);
+        }
     }
 
     /// Executes outputs of the data path after an event of its own.
@@ -208,6 +227,7 @@ impl World {
         session: Session,
         to: usize,
         volume: usize,
+        epoch: Epoch,
         request: RequestId,
         op: ClientOp,
     ) {
@@ -216,7 +236,7 @@ impl World {
         }
         let origin = Origin::Peer { node: from, session, request };
         let request = self.nodes[to].instances[volume].add_request(origin, op);
-        self.deliver(to, volume, Event::Forwarded { from: node_id(from), request, kind: op.kind() });
+        self.deliver(to, volume, Event::Forwarded { from: node_id(from), epoch, request, kind: op.kind() });
     }
 
     pub fn forward_reply(&mut self, to: usize, session: Session, volume: usize, request: RequestId, reply: Reply) {
