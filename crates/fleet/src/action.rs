@@ -1,6 +1,7 @@
 //! Actions: the output of the state machine, to be executed in order.
 
-use crate::ids::{ConnectionId, Epoch, NodeId, OpId, RequestId, StorageClient};
+use crate::event::CommandError;
+use crate::ids::{CommandId, ConnectionId, Epoch, NodeId, OpId, RequestId, StorageClient};
 use crate::peer::PeerMessage;
 use crate::record::{Expected, OwnerRecord};
 use crate::request::RequestError;
@@ -96,6 +97,13 @@ pub enum Action {
         request: RequestId,
         /// The answer.
         result: Result<(), RequestError>,
+    },
+    /// Answer an order: it is carried out, or refused.
+    AnswerCommand {
+        /// Its number.
+        id: CommandId,
+        /// The answer.
+        result: Result<(), CommandError>,
     },
     /// Send a message to another node.
     Send {

@@ -1,8 +1,8 @@
 //! Events: the input of the state machine.
 
-use crate::ids::{ConnectionId, Epoch, NodeId, OpId, RequestId, StorageClient};
+use crate::ids::{CommandId, ConnectionId, Epoch, NodeId, OpId, RequestId, StorageClient};
 use crate::peer::PeerMessage;
-use crate::record::{Header, OwnerRecord};
+use crate::record::{Header, Owner, OwnerRecord};
 use crate::request::{RequestError, RequestKind};
 
 /// An event.
@@ -64,6 +64,11 @@ pub enum Event {
         /// The reason.
         error: StorageError,
     },
+    /// The operation has not ended, but has come further (a long replay).
+    Progress {
+        /// Number of the operation.
+        op: OpId,
+    },
     /// The session with the storage has been replaced, as ordered by `Action::ReplaceClient`.
     ClientReplaced(StorageClient),
     /// A session with the storage has ended without an order, or a new one could not be opened.
@@ -75,23 +80,50 @@ pub enum Event {
         /// The message.
         message: PeerMessage,
     },
-    /// An order of an administrator or of the configuration.
-    Command(Command),
+    /// An order of an administrator or of the configuration. It is answered once, with `Action::AnswerCommand`.
+    Command {
+        /// Its number.
+        id: CommandId,
+        /// The order.
+        command: Command,
+    },
 }
 
 /// An order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Take the volume over from a failed owner.
+    /// Take the volume over from the owner that the record named when the order was given. It is refused if the record
+    /// names another one by now: an order that comes late fences no later owner.
     TakeOver {
-        /// This node has ended for certain (fencing of the hypervisor): its lease need not run out.
-        dead_node: Option<NodeId>,
+        /// The owner's epoch.
+        epoch: Epoch,
+        /// The owner; `None` for a volume that is released or has had none, but whose lock a living client keeps.
+        owner: Option<Owner>,
+        /// The owner's node has ended for certain (fencing of the hypervisor): its lease need not run out.
+        is_dead: bool,
     },
     /// Hand the volume over to another node.
     Move {
         /// The other node.
         to: NodeId,
     },
+}
+
+/// Why an order was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandError {
+    /// Only the owner hands a volume over, and this node is not the owner.
+    NotOwner,
+    /// The order names this node.
+    SameNode,
+    /// This node owns the volume.
+    IsOwner,
+    /// A claim or a hand-over is in progress, or a session is being opened.
+    Busy,
+    /// The record names another owner, or none: nothing was fenced.
+    OtherOwner(OwnerRecord),
+    /// The storage did not answer, or refused the session: nothing was fenced.
+    NoAnswer,
 }
 
 /// The successful result of a storage operation.

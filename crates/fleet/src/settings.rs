@@ -14,9 +14,9 @@ pub(crate) const RENEW_PERIOD: Nanos = Nanos::from_secs(2);
 pub(crate) const CLOCK_MARGIN: Nanos = Nanos::from_secs(2);
 /// Pause between two looks at the owner, or two requests for a hand-over, while requests wait.
 pub(crate) const RETRY_PERIOD: Nanos = Nanos::from_secs(1);
-/// Time for which another claim in progress is left alone.
+/// Time for which another living client with the lock is left alone by an order to take over.
 pub(crate) const RIVAL_TIMEOUT: Nanos = Nanos::from_secs(10);
-/// Time after which an attempt that has not written the owner's record is abandoned.
+/// Time without progress after which an attempt that has not written the owner's record is abandoned.
 pub(crate) const ATTEMPT_TIMEOUT: Nanos = Nanos::from_secs(30);
 
 /// Settings of a volume at a node.

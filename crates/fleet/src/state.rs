@@ -109,6 +109,20 @@ pub(crate) enum DrainStep {
 }
 
 impl State {
+    /// The claim in progress.
+    pub fn claim_mut(&mut self) -> Option<&mut Claim> {
+        match self {
+            State::Claiming { claim, .. }
+            | State::Connecting { claim }
+            | State::Fencing { claim, .. }
+            | State::Acquiring { claim, .. }
+            | State::Replaying { claim, .. }
+            | State::AwaitingLease { claim }
+            | State::Recording { claim, .. } => Some(claim),
+            State::Standby(_) | State::Owning { .. } | State::Draining { .. } | State::Fenced => None,
+        }
+    }
+
     pub fn kind(&self) -> StateKind {
         match self {
             State::Standby(_) => StateKind::Standby,

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use fleet::{
-    Action, Command, ConnectionId, Epoch, Event, Header, NodeId, OpId, Owner, OwnerRecord, Ownership, PeerMessage,
-    RequestError, RequestId, RequestKind, Settings, StorageAnswer, StorageClient, StorageError,
+    Action, Command, CommandId, ConnectionId, Epoch, Event, Header, NodeId, OpId, Owner, OwnerRecord, Ownership,
+    PeerMessage, RequestError, RequestId, RequestKind, Settings, StorageAnswer, StorageClient, StorageError,
 };
 use seam::Nanos;
 
@@ -74,6 +74,7 @@ impl Rng {
             7 => Event::DestageWanted,
             8 => Event::DataPathRefused { client: self.client(), error: self.error() },
             9 => Event::ClientReplaced(self.client()),
+            10 if self.below(2) == 0 => Event::Progress { op: last_op },
             10 => Event::ClientLost(self.client()),
             11 => {
                 let (epoch, is_first_write) = (self.epoch(), self.below(2) == 0);
@@ -81,8 +82,12 @@ impl Rng {
             }
             12 => Event::Peer { from: node, message: PeerMessage::ClientsGone },
             13 => Event::Peer { from: node, message: PeerMessage::Released(self.epoch()) },
-            14 => Event::Command(Command::TakeOver { dead_node: (self.below(2) == 0).then_some(node) }),
-            15 => Event::Command(Command::Move { to: node }),
+            14 => {
+                let (epoch, owner, is_dead) =
+                    (self.epoch(), (self.below(3) > 0).then(|| self.owner()), self.below(2) == 0);
+                Event::Command { id: CommandId(0), command: Command::TakeOver { epoch, owner, is_dead } }
+            }
+            15 => Event::Command { id: CommandId(0), command: Command::Move { to: node } },
             16 => Event::Tick,
             17 => Event::Storage { op: last_op, result: Err(self.error()) },
             _ => Event::Storage { op: last_op, result: Ok(self.answer(written)) },
@@ -96,10 +101,15 @@ fn events_in_any_order_never_panic() {
         let mut rng = Rng(seed);
         let mut ownership = Ownership::new(Settings::new(NodeId(1)), StorageClient(1));
         let (mut now, mut open, mut written) = (Nanos::default(), BTreeSet::new(), None);
-        let mut last_op = OpId(0);
+        let (mut last_op, mut last_command, mut commands) = (OpId(0), 0, BTreeSet::new());
         for _ in 0..500 {
             now += Nanos::from_millis([0, 1, 100, 1_500, 9_000][rng.below(5) as usize]);
-            let event = rng.event(last_op, written);
+            let mut event = rng.event(last_op, written);
+            if let Event::Command { id, .. } = &mut event {
+                last_command += 1;
+                *id = CommandId(last_command);
+                commands.insert(*id);
+            }
             if let Event::Request { request, .. } | Event::Forwarded { request, .. } = event {
                 open.insert(request);
             }
@@ -108,6 +118,7 @@ fn events_in_any_order_never_panic() {
                     Action::Answer { request, .. } => {
                         assert!(open.remove(&request), "seed {seed}: {request:?} is answered twice");
                     }
+                    Action::AnswerCommand { id, .. } => assert!(commands.remove(&id), "seed {seed}: {id:?}"),
                     Action::WriteRecord { op, new, .. } => (last_op, written) = (op, Some(new)),
                     Action::ReadHeader { op }
                     | Action::ReadRecord { op }
@@ -119,6 +130,7 @@ fn events_in_any_order_never_panic() {
                     _ => {}
                 }
             }
+            assert!(commands.len() <= 1, "seed {seed}: orders without an answer: {commands:?}");
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Single steps of the ownership: what each rule does, without a simulated world.
 
 use fleet::{
-    Action, Command, ConnectionId, Epoch, Event, Header, LossReason, NodeId, OpId, Owner, OwnerRecord, Ownership,
-    RequestError, RequestId, RequestKind, Settings, StateKind, StorageAnswer, StorageClient, StorageError,
+    Action, Command, CommandError, CommandId, ConnectionId, Epoch, Event, Header, LossReason, NodeId, OpId, Owner,
+    OwnerRecord, Ownership, RequestError, RequestId, RequestKind, Settings, StateKind, StorageAnswer, StorageClient,
+    StorageError,
 };
 use seam::Nanos;
 
@@ -75,6 +76,15 @@ impl Fixture {
     }
 }
 
+fn take_over(epoch: u64, owner: Owner, is_dead: bool) -> Event {
+    let command = Command::TakeOver { epoch: Epoch(epoch), owner: Some(owner), is_dead };
+    Event::Command { id: CommandId(1), command }
+}
+
+fn command_answer(result: Result<(), CommandError>) -> Action {
+    Action::AnswerCommand { id: CommandId(1), result }
+}
+
 fn record(owner: Owner) -> OwnerRecord {
     OwnerRecord { epoch: Epoch(4), owner: Some(owner), mark: 0, is_released: false, lost_epoch: Epoch(0) }
 }
@@ -139,17 +149,17 @@ fn living_owner_is_fenced_only_by_command() {
     let actions = node.request(1, RequestKind::Write);
     let actions = node.read_header(&actions, record(OTHER));
     assert!(matches!(actions[..], [Action::Send { to: NodeId(2), .. }]), "{actions:?}");
-    let actions = node.handle(Event::Command(Command::TakeOver { dead_node: None }));
-    assert_eq!(node.read_header(&actions, record(OTHER)), [Action::ReplaceClient]);
+    let actions = node.handle(take_over(4, OTHER, false));
+    assert_eq!(node.read_header(&actions, record(OTHER)), [command_answer(Ok(())), Action::ReplaceClient]);
     let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
     assert!(matches!(actions[..], [Action::Fence { client: StorageClient(20), .. }]), "{actions:?}");
 }
 
 #[test]
 fn take_over_awaits_the_lease_of_a_living_owner() {
-    for (dead_node, state) in [(None, StateKind::AwaitingLease), (Some(OTHER.node), StateKind::Recording)] {
+    for (is_dead, state) in [(false, StateKind::AwaitingLease), (true, StateKind::Recording)] {
         let mut node = Fixture::new();
-        let actions = node.handle(Event::Command(Command::TakeOver { dead_node }));
+        let actions = node.handle(take_over(4, OTHER, is_dead));
         node.read_header(&actions, record(OTHER));
         let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
         let [Action::Fence { op, .. }] = actions[..] else { panic!("{actions:?}") };
@@ -182,8 +192,7 @@ fn flush_of_a_connection_older_than_a_loss_fails() {
     node.read_header(&actions, record(OTHER));
     let not_owner = Err(RequestError::NotOwner);
     node.handle(Event::ForwardAnswered { request: RequestId(1), result: not_owner });
-    let take_over = Event::Command(Command::TakeOver { dead_node: Some(OTHER.node) });
-    let actions = node.handle(take_over);
+    let actions = node.handle(take_over(4, OTHER, true));
     node.read_header(&actions, record(OTHER));
     let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
     let [Action::Fence { op, .. }] = actions[..] else { panic!("{actions:?}") };
@@ -209,4 +218,102 @@ fn request_forwarded_in_another_epoch_is_refused() {
     let (from, kind) = (NodeId(2), RequestKind::Flush);
     let actions = node.handle(Event::Forwarded { from, epoch: Epoch(2), request: RequestId(7), kind });
     assert_eq!(actions, [Action::Answer { request: RequestId(7), result: Err(RequestError::NotOwner) }]);
+}
+
+#[test]
+fn command_that_names_another_owner_is_refused() {
+    let third = Owner { node: NodeId(3), client: StorageClient(30) };
+    let later = Owner { client: StorageClient(21), ..OTHER };
+    for (epoch, owner) in [(4, third), (3, OTHER), (4, later)] {
+        let mut node = Fixture::new();
+        let actions = node.handle(take_over(epoch, owner, true));
+        let actions = node.read_header(&actions, record(OTHER));
+        assert_eq!(actions, [command_answer(Err(CommandError::OtherOwner(record(OTHER))))]);
+        assert_eq!(node.ownership.state(), StateKind::Standby);
+    }
+}
+
+#[test]
+fn command_at_a_wrong_time_is_refused() {
+    let mut node = Fixture::own();
+    assert_eq!(node.handle(take_over(4, OTHER, false)), [command_answer(Err(CommandError::IsOwner))]);
+    let move_to = |to| Event::Command { id: CommandId(1), command: Command::Move { to } };
+    assert_eq!(node.handle(move_to(HERE)), [command_answer(Err(CommandError::SameNode))]);
+    let actions = node.handle(move_to(OTHER.node));
+    assert_eq!(actions[0], command_answer(Ok(())));
+    assert_eq!(node.handle(move_to(OTHER.node)), [command_answer(Err(CommandError::Busy))]);
+    let mut node = Fixture::new();
+    assert_eq!(node.handle(move_to(OTHER.node)), [command_answer(Err(CommandError::NotOwner))]);
+    node.handle(take_over(4, OTHER, false));
+    assert_eq!(node.handle(take_over(4, OTHER, false)), [command_answer(Err(CommandError::Busy))]);
+    node.now += Nanos::from_secs(31);
+    assert_eq!(node.handle(Event::Tick), [command_answer(Err(CommandError::NoAnswer))]);
+}
+
+#[test]
+fn living_lock_owner_is_fenced_only_by_command() {
+    let header = |record| {
+        let lock_owner = StorageClient(99);
+        StorageAnswer::Header(Header { record, lock_owner: Some(lock_owner), watchers: vec![lock_owner] })
+    };
+    let mut node = Fixture::new();
+    node.handle(Event::Connected(ConnectionId(1)));
+    let mut actions = node.request(1, RequestKind::Write);
+    for second in 0..40 {
+        if let [.., Action::ReadHeader { op }] = actions[..] {
+            let actions = node.answer(op, header(OwnerRecord::default()));
+            assert_eq!(actions, [], "a request fences no living client: second {second}");
+        }
+        node.now += Nanos::from_secs(1);
+        actions = node.handle(Event::Tick);
+    }
+    let mut node = Fixture::new();
+    let command = Command::TakeOver { epoch: Epoch(0), owner: None, is_dead: false };
+    let mut actions = node.handle(Event::Command { id: CommandId(1), command });
+    let mut seconds = 0;
+    while node.ownership.state() == StateKind::Claiming {
+        if let [Action::ReadHeader { op }] = actions[..] {
+            node.answer(op, header(OwnerRecord::default()));
+        }
+        (node.now, seconds) = (node.now + Nanos::from_secs(1), seconds + 1);
+        actions = node.handle(Event::Tick);
+    }
+    assert!((10..14).contains(&seconds), "{seconds} s");
+    let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
+    assert!(matches!(actions[..], [Action::Fence { client: StorageClient(99), .. }]), "{actions:?}");
+}
+
+#[test]
+fn accepted_command_survives_a_failed_claim() {
+    let mut node = Fixture::new();
+    let actions = node.handle(take_over(4, OTHER, false));
+    node.read_header(&actions, record(OTHER));
+    let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
+    let [Action::Fence { op, .. }] = actions[..] else { panic!("{actions:?}") };
+    let actions = node.handle(Event::Storage { op, result: Err(StorageError::Blocked) });
+    assert_eq!(actions, [Action::ReplaceClient]);
+    assert_eq!(node.handle(Event::ClientReplaced(StorageClient(12))), [], "a pause bounds the rate of sessions");
+    node.now += Nanos::from_secs(1);
+    let actions = node.handle(Event::Tick);
+    assert_eq!(node.read_header(&actions, record(OTHER)), [Action::ReplaceClient], "the order is answered once");
+}
+
+#[test]
+fn progress_of_a_long_replay_keeps_the_claim() {
+    let mut node = Fixture::new();
+    node.handle(Event::Connected(ConnectionId(1)));
+    let actions = node.request(1, RequestKind::Write);
+    node.read_header(&actions, OwnerRecord::default());
+    let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
+    let [Action::AcquireLock { op }] = actions[..] else { panic!("{actions:?}") };
+    let actions = node.answer(op, StorageAnswer::Done);
+    let [Action::ReplayLog { op, .. }] = actions[..] else { panic!("{actions:?}") };
+    for _ in 0..5 {
+        node.now += Nanos::from_secs(20);
+        node.handle(Event::Progress { op });
+        node.handle(Event::Tick);
+        assert_eq!(node.ownership.state(), StateKind::Replaying);
+    }
+    node.now += Nanos::from_secs(30);
+    assert_eq!(node.handle(Event::Tick), [Action::ReplaceClient], "the lock goes with the session");
 }

@@ -10,14 +10,15 @@ mod storage;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::action::{Action, LossReason};
+use crate::claim::TakeOver;
 use crate::connection::Connection;
-use crate::event::{Command, Event, StorageError};
-use crate::ids::{ConnectionId, Epoch, NodeId, OpId, RequestId, StorageClient};
+use crate::event::{Command, CommandError, Event, StorageError};
+use crate::ids::{CommandId, ConnectionId, Epoch, NodeId, OpId, RequestId, StorageClient};
 use crate::peer::PeerMessage;
 use crate::record::OwnerRecord;
 use crate::request::{Request, RequestError, Source};
 use crate::sabotage::Sabotage;
-use crate::settings::Settings;
+use crate::settings::{RETRY_PERIOD, Settings};
 use crate::state::{Standby, State, StateKind};
 use seam::Nanos;
 
@@ -33,6 +34,8 @@ pub struct Ownership {
     nodes_with_clients: BTreeSet<NodeId>,
     /// The latest epoch that this node has seen.
     known_epoch: Epoch,
+    /// An accepted order whose claim has failed: the next claim carries it out.
+    order: Option<TakeOver>,
     /// The renewal that the next batch of destage waits for.
     destage_needs_renewal: Option<u64>,
     /// A new session is being opened.
@@ -52,6 +55,7 @@ impl Ownership {
             requests: BTreeMap::new(),
             nodes_with_clients: BTreeSet::new(),
             known_epoch: Epoch::default(),
+            order: None,
             destage_needs_renewal: None,
             is_replacing_client: false,
             last_op: 0,
@@ -91,6 +95,11 @@ impl Ownership {
             Event::DestageWanted => self.want_destage(now),
             Event::Storage { op, result } => self.storage(now, op, result),
             Event::DataPathRefused { client, error } => self.data_path_refused(now, client, error),
+            Event::Progress { op } => {
+                if self.awaits(op) {
+                    self.note_progress(now);
+                }
+            }
             Event::ClientReplaced(client) => self.client_replaced(now, client),
             Event::ClientLost(client) => {
                 if client == self.client || self.is_replacing_client {
@@ -98,7 +107,7 @@ impl Ownership {
                 }
             }
             Event::Peer { from, message } => self.peer(now, from, message),
-            Event::Command(command) => self.command(now, command),
+            Event::Command { id, command } => self.command(now, id, command),
         }
         std::mem::take(&mut self.actions)
     }
@@ -131,11 +140,20 @@ impl Ownership {
         }
     }
 
-    fn command(&mut self, now: Nanos, command: Command) {
+    fn command(&mut self, now: Nanos, id: CommandId, command: Command) {
         match command {
-            Command::TakeOver { dead_node } => self.take_over(now, dead_node),
+            Command::TakeOver { epoch, owner, is_dead } => {
+                self.take_over(now, TakeOver { id, epoch, owner, is_dead, is_accepted: false });
+            }
             Command::Move { to } => {
-                if matches!(self.state, State::Owning { .. }) && to != self.settings.node {
+                let result = match &self.state {
+                    _ if to == self.settings.node => Err(CommandError::SameNode),
+                    State::Owning { .. } => Ok(()),
+                    State::Draining { .. } => Err(CommandError::Busy),
+                    _ => Err(CommandError::NotOwner),
+                };
+                self.actions.push(Action::AnswerCommand { id, result });
+                if result.is_ok() {
                     self.start_drain(now, Some(to));
                 }
             }
@@ -169,6 +187,8 @@ impl Ownership {
     }
 
     fn replace_client(&mut self) {
+        self.refuse_command(CommandError::NoAnswer);
+        self.keep_order();
         self.state = State::Fenced;
         self.order_new_client();
     }
@@ -187,7 +207,10 @@ impl Ownership {
         }
         (self.is_replacing_client, self.client) = (false, client);
         match &self.state {
-            State::Fenced => self.enter_standby(now, Standby::default()),
+            State::Fenced => {
+                // The pause bounds the rate at which sessions are opened that the storage blocks.
+                self.enter_standby(now, Standby { look_at: now + RETRY_PERIOD, ..Standby::default() });
+            }
             State::Connecting { .. } => self.claim_connected(),
             State::Claiming { claim, .. } => {
                 let claim = claim.clone();

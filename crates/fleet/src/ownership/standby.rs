@@ -27,6 +27,9 @@ impl Ownership {
 
     pub(super) fn step_standby(&mut self, now: Nanos) {
         let State::Standby(mut standby) = self.state else { return };
+        if let Some(order) = self.order.take_if(|_| now >= standby.look_at) {
+            return self.start_claim(now, Trigger::Command(order));
+        }
         let other_owner = standby.owner.filter(|owner| owner.node != self.settings.node);
         let (mut needs_look, mut asks) = (false, None::<bool>);
         for id in self.requests_in(Stage::Waiting) {

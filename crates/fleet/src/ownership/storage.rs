@@ -14,6 +14,7 @@ impl Ownership {
         if !self.awaits(op) && !self.settings.sabotage.is(Sabotage::BelieveLateResults) {
             return;
         }
+        self.note_progress(now);
         match result {
             Ok(answer) => self.believe(now, answer),
             Err(error) => self.refused(now, error),
@@ -21,7 +22,7 @@ impl Ownership {
     }
 
     /// True if the state waits for the operation.
-    fn awaits(&self, op: OpId) -> bool {
+    pub(super) fn awaits(&self, op: OpId) -> bool {
         match &self.state {
             State::Claiming { op: awaited, .. } => *awaited == Some(op),
             State::Fencing { op: awaited, .. }

@@ -124,6 +124,11 @@ pub enum WorldEvent {
         map: u64,
     },
     Fault(Fault),
+    Order {
+        node: usize,
+        volume: usize,
+        command: Command,
+    },
     Rescue,
 }
 
@@ -161,10 +166,16 @@ pub enum Fault {
     RestoreSnapshot {
         node: usize,
     },
-    Command {
+    Move {
         node: usize,
         volume: usize,
-        command: Command,
+        to: NodeId,
+    },
+    /// Takes over from the owner of so many epochs ago.
+    TakeOver {
+        node: usize,
+        volume: usize,
+        age: u64,
     },
     /// Cuts the owner of a volume off the storage, and lets another node take over.
     Isolate {

@@ -1,7 +1,5 @@
 //! The plan of a run: its shape, faults, administrators and migrations, drawn from the seed.
 
-use fleet::{Command, NodeId};
-
 use crate::client::{Client, Work};
 use crate::events::{Fault, node_id};
 use crate::world::{FAULTS_END, MILLI, NODES, SECOND, between};
@@ -171,17 +169,20 @@ impl Plan {
                 self.faults.push((at, Fault::RewindOwner { volume, after }));
             }
             _ => {
-                let command = Command::Move { to: node_id(rng.below(NODES as u64) as usize) };
+                let to = node_id(rng.below(NODES as u64) as usize);
                 for node in 0..NODES {
-                    self.faults.push((at, Fault::Command { node, volume, command }));
+                    self.faults.push((at, Fault::Move { node, volume, to }));
                 }
             }
         }
         if rng.chance(400_000) {
-            let command = Command::TakeOver { dead_node: None::<NodeId> };
-            let node = rng.below(NODES as u64) as usize;
             let at = (at + rng.below(8 * SECOND)).min(FAULTS_END - SECOND);
-            self.faults.push((at, Fault::Command { node, volume, command }));
+            // Sometimes several nodes at once, and orders that come late.
+            let first = rng.below(NODES as u64) as usize;
+            for node in 0..if rng.chance(250_000) { NODES } else { 1 } {
+                let age = if rng.chance(800_000) { 0 } else { 1 };
+                self.faults.push((at, Fault::TakeOver { node: (first + node) % NODES, volume, age }));
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleet::{Epoch, Expected, Header, OwnerRecord, StorageClient, StorageError};
+use fleet::{Epoch, Expected, Header, Owner, OwnerRecord, StorageClient, StorageError};
 use seam::Nanos;
 
 pub const BLOCKS: usize = 5;
@@ -83,12 +83,21 @@ pub struct Image {
     block_epochs: [Epoch; BLOCKS],
     /// The client of each epoch with effect.
     writers: BTreeMap<Epoch, StorageClient>,
+    /// The owner of each epoch.
+    owners: BTreeMap<Epoch, Owner>,
     /// Epochs that ended with a release.
     pub released: BTreeSet<Epoch>,
     /// Number of the history's event after which each epoch was the log's.
     pub sealed_at: BTreeMap<Epoch, u64>,
     /// Number of the history's event at which the record of each epoch was written.
     pub recorded_at: BTreeMap<Epoch, u64>,
+}
+
+impl Image {
+    /// The owner of so many epochs ago, which may have released the volume.
+    pub fn owner_before(&self, age: u64) -> Option<(Epoch, Owner)> {
+        self.owners.iter().rev().nth(age as usize).map(|(epoch, owner)| (*epoch, *owner))
+    }
 }
 
 /// Sender of an operation.
@@ -122,6 +131,10 @@ impl Storage {
 
     pub fn ping(&mut self, now: Nanos, client: StorageClient) {
         self.pings.insert(client, now);
+    }
+
+    pub fn close_watch(&mut self, client: StorageClient) {
+        self.pings.remove(&client);
     }
 
     /// The newest map, and the OSDs.
@@ -252,6 +265,7 @@ impl Storage {
                     return Err(StorageError::Stale);
                 }
                 image.record = *new;
+                image.owners.extend(new.owner.map(|owner| (new.epoch, owner)));
                 image.recorded_at.entry(new.epoch).or_insert(event);
                 if new.is_released {
                     image.released.insert(new.epoch);

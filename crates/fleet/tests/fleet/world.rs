@@ -53,6 +53,7 @@ pub struct World {
     histories: Vec<History>,
     last_client: u64,
     last_value: u32,
+    last_command: u64,
     /// Numbers of ownerships served, by volume.
     serves: Vec<usize>,
     /// Numbers of the events at which the record named an owner after one that was lost, by volume.
@@ -91,6 +92,7 @@ pub fn run(seed: u64, sabotage: Sabotage, focus: Option<Focus>, is_traced: bool)
         histories: vec![History::default(); plan.volumes],
         last_client: 0,
         last_value: 0,
+        last_command: 0,
         serves: vec![0; plan.volumes],
         losses: vec![Vec::new(); plan.volumes],
         flushed_at: BTreeMap::new(),
@@ -291,6 +293,7 @@ impl World {
             WorldEvent::OldClose { connection } => self.close_connection(connection),
             WorldEvent::SpreadMap { osd, map } => self.storage.spread_map(osd, map),
             WorldEvent::Fault(fault) => self.fault(fault),
+            WorldEvent::Order { node, volume, command } => self.command(node, volume, command),
             WorldEvent::Rescue => self.rescue(),
         }
     }

@@ -1,6 +1,6 @@
 //! Faults, administrators, and the end of all faults.
 
-use fleet::{Command, ConnectionId, Event, NodeId};
+use fleet::{Command, CommandId, ConnectionId, Event};
 
 use super::{NODES, SECOND, World};
 use crate::events::{Fault, WorldEvent, node_id};
@@ -31,7 +31,8 @@ impl World {
             Fault::Start { node } => self.start(node),
             Fault::TakeSnapshot { node } => self.take_snapshot(node),
             Fault::RestoreSnapshot { node } => self.restore_snapshot(node),
-            Fault::Command { node, volume, command } => self.command(node, volume, command),
+            Fault::Move { node, volume, to } => self.command(node, volume, Command::Move { to }),
+            Fault::TakeOver { node, volume, age } => self.take_over(node, volume, age),
             Fault::Isolate { volume, until, cuts_links, take_over_after } => {
                 self.isolate(volume, until, cuts_links, take_over_after);
             }
@@ -65,15 +66,27 @@ impl World {
         }
         if take_over_after < u64::MAX {
             let to = (node + 1 + self.rng.below(NODES as u64 - 1) as usize) % NODES;
-            let command = Command::TakeOver { dead_node: None };
-            self.after(take_over_after, WorldEvent::Fault(Fault::Command { node: to, volume, command }));
+            self.after(take_over_after, WorldEvent::Fault(Fault::TakeOver { node: to, volume, age: 0 }));
         }
     }
 
-    fn command(&mut self, node: usize, volume: usize, command: Command) {
+    pub fn command(&mut self, node: usize, volume: usize, command: Command) {
         if self.nodes[node].is_running && self.nodes[node].paused_until <= self.now {
-            self.deliver(node, volume, Event::Command(command));
+            self.last_command += 1;
+            let id = CommandId(self.last_command);
+            self.deliver(node, volume, Event::Command { id, command });
         }
+    }
+
+    /// Orders to take over from the owner that the record names, or named `age` epochs ago.
+    fn take_over(&mut self, node: usize, volume: usize, age: u64) {
+        let image = &self.storage.images[volume];
+        let record = image.record;
+        let (epoch, owner) = match image.owner_before(age) {
+            Some((epoch, owner)) if age > 0 => (epoch, Some(owner)),
+            _ => (record.epoch, record.owner.filter(|_| !record.is_released)),
+        };
+        self.command(node, volume, Command::TakeOver { epoch, owner, is_dead: false });
     }
 
     fn kill(&mut self, node: usize) {
@@ -179,8 +192,15 @@ impl World {
         self.nodes[node].is_gone = true;
         for volume in 0..self.plan.volumes {
             let to = (node + 1 + self.rng.below(NODES as u64 - 1) as usize) % NODES;
-            let dead_node: Option<NodeId> = Some(node_id(node));
-            self.command(to, volume, Command::TakeOver { dead_node });
+            // The hook names the owner of the record, which may be another node.
+            let record = self.storage.images[volume].record;
+            if let Some(owner) = record.owner.filter(|owner| owner.node == node_id(node) && !record.is_released) {
+                let command = Command::TakeOver { epoch: record.epoch, owner: Some(owner), is_dead: true };
+                for to in [to, (0..NODES).find(|other| *other != node && *other != to).expect("there are three")] {
+                    let delay = self.rng.below(2 * SECOND);
+                    self.after(delay, WorldEvent::Order { node: to, volume, command });
+                }
+            }
         }
     }
 
@@ -207,7 +227,7 @@ impl World {
             let node = client.connection.map_or(client.home, |connection| self.connections[&connection].node);
             let nodes = [node, (node + 1) % NODES, (node + 2) % NODES];
             if let Some(node) = nodes.into_iter().find(|node| self.nodes[*node].is_running) {
-                self.command(node, volume, Command::TakeOver { dead_node: None });
+                self.take_over(node, volume, 0);
             }
         }
         self.after(25 * SECOND, WorldEvent::Rescue);

@@ -21,7 +21,7 @@ impl World {
         self.after(SECOND / 2, WorldEvent::Tick { node, session });
         for volume in 0..self.plan.volumes {
             let instance = &self.nodes[node].instances[volume];
-            if self.nodes[node].storage_cut_until <= self.now {
+            if self.nodes[node].storage_cut_until <= self.now && !instance.is_replacing {
                 let now = seam::Nanos(self.now);
                 self.storage.ping(now, instance.client);
             }
@@ -106,6 +106,11 @@ impl World {
             Action::ReplaceClient => {
                 instance.end_session();
                 instance.is_replacing = true;
+                let (old, is_reachable) = (instance.client, self.nodes[node].storage_cut_until <= self.now);
+                // A session that is closed in order takes its watch along; that of one that fails expires.
+                if is_reachable && self.rng.chance(700_000) {
+                    self.storage.close_watch(old);
+                }
                 let delay = between(&self.rng, 5 * MILLI, 60 * MILLI);
                 self.after(delay, WorldEvent::ClientReplaced { node, session, volume });
             }
