@@ -69,6 +69,10 @@ pub enum Action {
     StopAcknowledging,
     /// The lease is valid again.
     ResumeAcknowledging,
+    /// Many requests wait: stop reading from the connections of the volume.
+    StopReading,
+    /// Read from the connections again.
+    ResumeReading,
     /// Close every connection of the volume.
     CloseFrontEnds,
     /// Close a connection: the volume was lost since it began, maybe with writes of its client.

@@ -153,6 +153,10 @@ pub enum StorageError {
     Blocked,
     /// Another client has the lock (`EROFS`).
     LockedByOther,
+    /// No answer within the storage's limit: the operation may still have effect.
+    TimedOut,
+    /// Any other error: the operation may have had effect.
+    Other,
     /// A compare failed: the epoch, the record or the position in the log is another.
     Stale,
 }

@@ -2,7 +2,7 @@
 
 use crate::ids::OpId;
 use crate::record::OwnerRecord;
-use crate::settings::{CLOSE_AFTER, LEASE, RENEW_PERIOD};
+use crate::settings::{CLOSE_AFTER, LEASE, OPERATION_TIMEOUT, RENEW_PERIOD};
 use seam::Nanos;
 
 /// A renewal in progress. It reads the record and the end of the log, which prove that nothing has happened that this
@@ -15,6 +15,8 @@ pub(crate) struct Renewal {
     pub op: OpId,
     pub step: RenewalStep,
     started_at: Nanos,
+    /// Start of the step.
+    pub step_at: Nanos,
     /// Destage waits for this renewal.
     pub is_mark: bool,
 }
@@ -75,7 +77,12 @@ impl Lease {
     pub fn begin(&mut self, now: Nanos, op: OpId, is_mark: bool) {
         assert!(self.renewal.is_none(), "one renewal at a time");
         self.begun += 1;
-        self.renewal = Some(Renewal { op, step: RenewalStep::Read, started_at: now, is_mark });
+        self.renewal = Some(Renewal { op, step: RenewalStep::Read, started_at: now, step_at: now, is_mark });
+    }
+
+    /// True if the renewal in progress, or its present step, has had no answer for too long.
+    pub fn is_overdue(&self, now: Nanos) -> bool {
+        self.renewal.is_some_and(|renewal| now.since(renewal.step_at) >= OPERATION_TIMEOUT)
     }
 
     /// Completes the renewal in progress.

@@ -10,10 +10,16 @@ pub(crate) const LEASE: Nanos = Nanos::from_secs(6);
 pub(crate) const CLOSE_AFTER: Nanos = Nanos::from_secs(10);
 /// Pause between two renewals.
 pub(crate) const RENEW_PERIOD: Nanos = Nanos::from_secs(2);
+/// Time after which an owner's operation without an answer is repeated under another number.
+pub(crate) const OPERATION_TIMEOUT: Nanos = Nanos::from_secs(5);
+/// Time after which the order to open a session is repeated.
+pub(crate) const SESSION_TIMEOUT: Nanos = Nanos::from_secs(10);
 /// Longest time for which a clock may stand still while its lease is believed.
 pub(crate) const CLOCK_MARGIN: Nanos = Nanos::from_secs(2);
 /// Pause between two looks at the owner, or two requests for a hand-over, while requests wait.
 pub(crate) const RETRY_PERIOD: Nanos = Nanos::from_secs(1);
+/// Pause before a request is forwarded again that the owner could not take.
+pub(crate) const BUSY_PAUSE: Nanos = Nanos::from_millis(100);
 /// Time for which another living client with the lock is left alone by an order to take over.
 pub(crate) const RIVAL_TIMEOUT: Nanos = Nanos::from_secs(10);
 /// Time without progress after which an attempt that has not written the owner's record is abandoned.
@@ -26,8 +32,13 @@ pub struct Settings {
     pub node: NodeId,
     /// Take over without a command when the owner's watch has expired.
     pub takes_over_automatically: bool,
-    /// Requests that may wait for the ownership.
-    pub queue_len_max: usize,
+    /// Writes that may wait on connections from which the volume was taken; more of them fail. Other requests of clients
+    /// never fail for their number.
+    pub superseded_writes_max: usize,
+    /// Unanswered requests of other nodes; more of them are sent back, and repeated by the other node.
+    pub forwarded_requests_max: usize,
+    /// Waiting requests at which the front ends stop reading from the volume's connections. They resume at half.
+    pub waiting_requests_max: usize,
     /// Time for which a request may wait for the ownership.
     pub queue_time_max: Nanos,
     /// A deliberate fault.
@@ -41,7 +52,9 @@ impl Settings {
         Settings {
             node,
             takes_over_automatically: false,
-            queue_len_max: 64,
+            superseded_writes_max: 64,
+            forwarded_requests_max: 64,
+            waiting_requests_max: 64,
             queue_time_max: Nanos::from_secs(30),
             sabotage: Sabotage::None,
         }

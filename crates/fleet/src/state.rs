@@ -74,6 +74,8 @@ pub(crate) enum State {
         /// The first renewal that began after the drain. The log is completed after it.
         needs_renewal: u64,
         step: DrainStep,
+        /// Start of the step.
+        step_at: Nanos,
     },
     Fenced,
 }

@@ -43,7 +43,9 @@ impl Rng {
     }
 
     fn error(&mut self) -> StorageError {
-        [StorageError::Blocked, StorageError::LockedByOther, StorageError::Stale][self.below(3) as usize]
+        let (timed_out, other) = (StorageError::TimedOut, StorageError::Other);
+        [StorageError::Blocked, StorageError::LockedByOther, StorageError::Stale, timed_out, other]
+            [self.below(5) as usize]
     }
 
     fn result(&mut self) -> Result<(), RequestError> {

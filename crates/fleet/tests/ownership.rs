@@ -317,3 +317,99 @@ fn progress_of_a_long_replay_keeps_the_claim() {
     node.now += Nanos::from_secs(30);
     assert_eq!(node.handle(Event::Tick), [Action::ReplaceClient], "the lock goes with the session");
 }
+
+#[test]
+fn requests_of_other_nodes_leave_room_for_local_ones() {
+    let mut node = Fixture::own();
+    node.handle(executed(1));
+    let forwarded = |number: u64| {
+        let (request, kind) = (RequestId(100 + number), RequestKind::Read);
+        Event::Forwarded { from: NodeId(2), epoch: Epoch(1), request, kind }
+    };
+    for number in 0..64_u64 {
+        let answers = node.handle(forwarded(number));
+        assert!(!answers.iter().any(|action| matches!(action, Action::Answer { .. })), "{answers:?}");
+    }
+    let busy = Action::Answer { request: RequestId(164), result: Err(RequestError::Busy) };
+    assert_eq!(node.handle(forwarded(64)), [busy]);
+    assert_eq!(node.request(2, RequestKind::Write), [Action::Execute { request: RequestId(2) }]);
+}
+
+#[test]
+fn requests_of_a_new_connection_wait_without_a_bound() {
+    let mut node = Fixture::own();
+    node.handle(executed(1));
+    let [Action::ReadRecord { op }] = node.handle(Event::Connected(ConnectionId(2)))[..] else { panic!("no renewal") };
+    for request in 2..102_u64 {
+        let (connection, request) = (ConnectionId(2), RequestId(request));
+        let actions = node.handle(Event::Request { connection, request, kind: RequestKind::Write });
+        let expected = if request == RequestId(65) { vec![Action::StopReading] } else { vec![] };
+        assert_eq!(actions, expected, "{request:?}");
+    }
+    let owner = Some(Owner { node: HERE, client: StorageClient(11) });
+    let actions = node.answer(op, StorageAnswer::Record(OwnerRecord { epoch: Epoch(1), owner, ..record(OTHER) }));
+    assert_eq!(actions.iter().filter(|action| matches!(action, Action::Execute { .. })).count(), 100);
+    assert_eq!(actions.last(), Some(&Action::ResumeReading));
+}
+
+#[test]
+fn request_that_a_busy_owner_returns_is_forwarded_again() {
+    let mut node = Fixture::new();
+    node.handle(Event::Connected(ConnectionId(1)));
+    let actions = node.request(1, RequestKind::Read);
+    node.read_header(&actions, record(OTHER));
+    let busy = Event::ForwardAnswered { request: RequestId(1), result: Err(RequestError::Busy) };
+    assert_eq!(node.handle(busy), []);
+    node.now += Nanos::from_secs(1);
+    let forward = Action::Forward { request: RequestId(1), to: OTHER.node, epoch: Epoch(4) };
+    assert_eq!(node.handle(Event::Tick), [forward]);
+}
+
+#[test]
+fn renewal_without_an_answer_is_repeated() {
+    for error in [None, Some(StorageError::TimedOut), Some(StorageError::Other)] {
+        let mut node = Fixture::own();
+        node.now += Nanos::from_secs(2);
+        let [Action::ReadRecord { op }] = node.handle(Event::Tick)[..] else { panic!("no renewal") };
+        let actions = match error {
+            Some(error) => node.handle(Event::Storage { op, result: Err(error) }),
+            None => {
+                node.now += Nanos::from_secs(5);
+                node.handle(Event::Tick)
+            }
+        };
+        assert!(actions.iter().any(|action| matches!(action, Action::ReadRecord { .. })), "{actions:?}");
+        assert_eq!(node.ownership.state(), StateKind::Owning);
+    }
+}
+
+#[test]
+fn owner_without_a_session_leaves_and_opens_another() {
+    let mut node = Fixture::own();
+    let actions = node.handle(Event::ClientLost(StorageClient(11)));
+    assert_eq!(actions[0], Action::ReportLoss(LossReason::SessionLost));
+    assert_eq!(actions.last(), Some(&Action::ReplaceClient));
+    node.now += Nanos::from_secs(10);
+    assert_eq!(node.handle(Event::Tick), [Action::ReplaceClient], "the order is repeated");
+    node.handle(Event::ClientReplaced(StorageClient(12)));
+    assert_eq!(node.ownership.state(), StateKind::Standby);
+}
+
+#[test]
+fn record_without_an_answer_ends_the_claim() {
+    let mut node = Fixture::new();
+    let actions = node.handle(take_over(4, OTHER, true));
+    node.read_header(&actions, record(OTHER));
+    let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
+    let [Action::Fence { mut op, .. }] = actions[..] else { panic!("{actions:?}") };
+    for answer in [StorageAnswer::Done, StorageAnswer::Done] {
+        op = match node.answer(op, answer)[..] {
+            [Action::AcquireLock { op } | Action::ReplayLog { op, .. }] => op,
+            ref actions => panic!("{actions:?}"),
+        };
+    }
+    let actions = node.answer(op, StorageAnswer::LogReplayed { epoch: Epoch(5), last_append: Epoch(0) });
+    assert!(matches!(actions[..], [Action::WriteRecord { .. }]), "{actions:?}");
+    node.now += Nanos::from_secs(30);
+    assert_eq!(node.handle(Event::Tick), [Action::ReplaceClient]);
+}

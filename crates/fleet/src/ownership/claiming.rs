@@ -78,14 +78,15 @@ impl Ownership {
                 return self.read_header(claim);
             }
             State::AwaitingLease { claim } if now >= claim.lease_ends_at => {
-                let claim = claim.clone();
+                let claim = Claim { progress_at: now, ..claim.clone() };
                 return self.write_record(now, claim);
             }
             State::Claiming { claim, .. }
             | State::Connecting { claim }
             | State::Fencing { claim, .. }
             | State::Acquiring { claim, .. }
-            | State::Replaying { claim, .. } => claim.progress_at,
+            | State::Replaying { claim, .. }
+            | State::Recording { claim, .. } => claim.progress_at,
             _ => return,
         };
         if now.since(progress_at) >= ATTEMPT_TIMEOUT {

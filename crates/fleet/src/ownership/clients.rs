@@ -9,6 +9,7 @@ use crate::lease::LeasePhase;
 use crate::peer::PeerMessage;
 use crate::request::{Request, RequestError, RequestKind, Source, Stage};
 use crate::sabotage::Sabotage;
+use crate::settings::BUSY_PAUSE;
 use crate::state::State;
 use seam::Nanos;
 
@@ -91,13 +92,56 @@ impl Ownership {
         if self.requests.contains_key(&id) {
             return;
         }
-        let waiting = self.requests.values().filter(|request| request.stage == Stage::Waiting).count();
-        if waiting >= self.settings.queue_len_max {
-            self.actions.push(Action::Answer { request: id, result: Err(RequestError::QueueFull) });
+        if let Some(error) = self.lacks_room(source, kind) {
+            self.actions.push(Action::Answer { request: id, result: Err(error) });
             return;
         }
-        let request = Request { source, kind, stage: Stage::Waiting, arrived_at: now, needs_renewal };
+        let (stage, forward_at) = (Stage::Waiting, Nanos::default());
+        let request = Request { source, kind, stage, arrived_at: now, needs_renewal, forward_at };
         self.requests.insert(id, request);
+    }
+
+    /// The error of a request for which there is no room: one of another node, or the write of a superseded connection.
+    /// The front ends bound the others.
+    fn lacks_room(&self, source: Source, kind: RequestKind) -> Option<RequestError> {
+        let mut requests = self.requests.values();
+        let (count, max, error) = match source {
+            Source::Peer(_) => {
+                let count = requests.filter(|request| matches!(request.source, Source::Peer(_))).count();
+                (count, self.settings.forwarded_requests_max, RequestError::Busy)
+            }
+            Source::Connection(_) if self.is_superseded_write(source, kind) => {
+                let is_same = |request: &&Request| self.is_superseded_write(request.source, request.kind);
+                (
+                    requests.by_ref().filter(is_same).count(),
+                    self.settings.superseded_writes_max,
+                    RequestError::QueueFull,
+                )
+            }
+            Source::Connection(_) => return None,
+        };
+        (count >= max).then_some(error)
+    }
+
+    fn is_superseded_write(&self, source: Source, kind: RequestKind) -> bool {
+        let Source::Connection(connection) = source else { return false };
+        kind == RequestKind::Write && self.connections.get(&connection).is_some_and(|state| state.is_superseded)
+    }
+
+    /// Stops and resumes the front ends. Writes of superseded connections do not count: they have a bound of their own,
+    /// and the flushes behind them must be answered.
+    pub(super) fn bound_waiting(&mut self) {
+        let is_counted = |request: &&Request| {
+            let is_client = matches!(request.source, Source::Connection(_));
+            is_client && request.stage == Stage::Waiting && !self.is_superseded_write(request.source, request.kind)
+        };
+        let waiting = self.requests.values().filter(is_counted).count();
+        let max = self.settings.waiting_requests_max;
+        let stops = if self.is_reading_stopped { waiting > max / 2 } else { waiting >= max };
+        if stops != self.is_reading_stopped {
+            self.is_reading_stopped = stops;
+            self.actions.push(if stops { Action::StopReading } else { Action::ResumeReading });
+        }
     }
 
     /// Answers an executed request, or withholds the answer while the lease is not valid.
@@ -132,7 +176,10 @@ impl Ownership {
         let Some(request) = self.requests.get_mut(&id).filter(|request| request.stage == Stage::Forwarded) else {
             return;
         };
-        if result == Err(RequestError::NotOwner) {
+        if result == Err(RequestError::Busy) {
+            (request.stage, request.arrived_at) = (Stage::Waiting, now);
+            request.forward_at = now + BUSY_PAUSE;
+        } else if result == Err(RequestError::NotOwner) {
             request.stage = Stage::Waiting;
             if let State::Standby(standby) = &mut self.state {
                 standby.owner = None;

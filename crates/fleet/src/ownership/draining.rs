@@ -2,9 +2,11 @@
 
 use super::Ownership;
 use crate::action::{Action, LossReason};
+use crate::peer::PeerMessage;
 use crate::record::{Expected, OwnerRecord};
 use crate::request::{RequestKind, Source, Stage};
 use crate::sabotage::Sabotage;
+use crate::settings::RETRY_PERIOD;
 use crate::state::{DrainStep, Standby, State};
 use seam::Nanos;
 
@@ -15,8 +17,9 @@ impl Ownership {
     }
 
     fn set_drain_step(&mut self, new: DrainStep) {
-        let State::Draining { step, .. } = &mut self.state else { unreachable!("the volume is handed over") };
-        *step = new;
+        let now = self.now;
+        let State::Draining { step, step_at, .. } = &mut self.state else { unreachable!("the volume is handed over") };
+        (*step, *step_at) = (new, now);
     }
 
     pub(super) fn step_draining(&mut self, now: Nanos) {
@@ -47,8 +50,13 @@ impl Ownership {
         if lease.renewal.is_some() {
             return;
         }
+        let new = OwnerRecord { is_released: true, ..lease.record };
+        self.write_release(new);
+    }
+
+    fn write_release(&mut self, new: OwnerRecord) {
+        let State::Draining { lease, .. } = &self.state else { unreachable!("the volume is handed over") };
         let old = lease.record;
-        let new = OwnerRecord { is_released: true, ..old };
         let op = self.next_op();
         self.set_drain_step(DrainStep::Record { op, new });
         let is_automatic = self.settings.sabotage.is(Sabotage::AutomaticLock);
@@ -69,6 +77,11 @@ impl Ownership {
 
     /// The record read back proves that this node owned the volume until now: executed requests are answered.
     pub(super) fn release_read_back(&mut self, now: Nanos, record: OwnerRecord, new: OwnerRecord) {
+        let State::Draining { lease, .. } = &self.state else { unreachable!("the volume is handed over") };
+        if record == lease.record {
+            // The release had no answer, and was not written so far. Nothing was served since.
+            return self.write_release(new);
+        }
         if record != new {
             return self.lose(now, LossReason::Stale);
         }
@@ -96,11 +109,11 @@ impl Ownership {
         }
         self.nodes_with_clients.extend(to);
         for node in std::mem::take(&mut self.nodes_with_clients) {
-            self.actions.push(Action::Send { to: node, message: crate::peer::PeerMessage::Released(epoch) });
+            self.actions.push(Action::Send { to: node, message: PeerMessage::Released(epoch) });
         }
         self.actions.push(Action::Discard);
         // The target claims first.
-        let look_at = now + crate::settings::RETRY_PERIOD;
+        let look_at = now + RETRY_PERIOD;
         self.enter_standby(now, Standby { owner: None, epoch, look_at, ask_at: now });
     }
 }

@@ -18,8 +18,8 @@ use crate::peer::PeerMessage;
 use crate::record::OwnerRecord;
 use crate::request::{Request, RequestError, Source};
 use crate::sabotage::Sabotage;
-use crate::settings::{RETRY_PERIOD, Settings};
-use crate::state::{Standby, State, StateKind};
+use crate::settings::{RETRY_PERIOD, SESSION_TIMEOUT, Settings};
+use crate::state::{DrainStep, Standby, State, StateKind};
 use seam::Nanos;
 
 /// The ownership of one volume at one node.
@@ -40,6 +40,12 @@ pub struct Ownership {
     destage_needs_renewal: Option<u64>,
     /// A new session is being opened.
     is_replacing_client: bool,
+    /// Time of the last event.
+    now: Nanos,
+    /// Time of the last order to open a session.
+    client_ordered_at: Nanos,
+    /// The front ends were told to stop reading.
+    is_reading_stopped: bool,
     last_op: u64,
     actions: Vec<Action>,
 }
@@ -58,6 +64,9 @@ impl Ownership {
             order: None,
             destage_needs_renewal: None,
             is_replacing_client: false,
+            now: Nanos::default(),
+            client_ordered_at: Nanos::default(),
+            is_reading_stopped: false,
             last_op: 0,
             actions: Vec::new(),
         }
@@ -84,6 +93,7 @@ impl Ownership {
     /// Processes an event, and returns the actions to execute, in order. `now` is read after the event has arrived: a
     /// process that stops in between would acknowledge with an old time. No event makes it panic.
     pub fn handle(&mut self, now: Nanos, event: Event) -> Vec<Action> {
+        self.now = now;
         match event {
             Event::Tick => self.tick(now),
             Event::Connected(connection) => self.connect(now, connection),
@@ -109,12 +119,18 @@ impl Ownership {
             Event::Peer { from, message } => self.peer(now, from, message),
             Event::Command { id, command } => self.command(now, id, command),
         }
+        self.bound_waiting();
         std::mem::take(&mut self.actions)
     }
 
     fn tick(&mut self, now: Nanos) {
         self.expire_requests(now);
+        if self.is_replacing_client && now.since(self.client_ordered_at) >= SESSION_TIMEOUT {
+            self.client_ordered_at = now;
+            self.actions.push(Action::ReplaceClient);
+        }
         self.tick_claim(now);
+        self.tick_owner(now);
         self.step(now);
     }
 
@@ -161,7 +177,9 @@ impl Ownership {
     }
 
     fn data_path_refused(&mut self, now: Nanos, client: StorageClient, error: StorageError) {
-        if client == self.client {
+        // The data path repeats an operation that has timed out.
+        let is_refusal = !matches!(error, StorageError::TimedOut | StorageError::Other);
+        if client == self.client && is_refusal {
             self.refused(now, error);
         }
     }
@@ -169,10 +187,17 @@ impl Ownership {
     /// Acts on an error of the storage: an owner that is refused is none any more.
     fn refused(&mut self, now: Nanos, error: StorageError) {
         match (&self.state, error) {
+            // Nothing more happens at a volume that is released: the lock is broken with the session.
+            (State::Draining { step: DrainStep::Unlock(_), .. }, _) => self.unlocked(now),
+            (State::Owning { .. } | State::Draining { .. }, StorageError::TimedOut | StorageError::Other) => {
+                self.repeat_operation(now);
+            }
             (State::Owning { .. } | State::Draining { .. }, error) => self.lose(now, loss_reason(error)),
             (State::Fenced, _) => {}
             (_, StorageError::Blocked) => self.replace_client(),
-            (_, StorageError::LockedByOther | StorageError::Stale) => self.abandon_claim(now),
+            (_, StorageError::LockedByOther | StorageError::Stale | StorageError::TimedOut | StorageError::Other) => {
+                self.abandon_claim(now)
+            }
         }
     }
 
@@ -195,6 +220,7 @@ impl Ownership {
 
     fn order_new_client(&mut self) {
         if !std::mem::replace(&mut self.is_replacing_client, true) {
+            self.client_ordered_at = self.now;
             self.actions.push(Action::ReplaceClient);
         }
     }
@@ -276,6 +302,6 @@ fn loss_reason(error: StorageError) -> LossReason {
     match error {
         StorageError::Blocked => LossReason::Blocked,
         StorageError::LockedByOther => LossReason::LockedByOther,
-        StorageError::Stale => LossReason::Stale,
+        StorageError::Stale | StorageError::TimedOut | StorageError::Other => LossReason::Stale,
     }
 }

@@ -7,6 +7,7 @@ use crate::lease::{Lease, LeasePhase, Renewal, RenewalStep};
 use crate::record::{Expected, OwnerRecord};
 use crate::request::Stage;
 use crate::sabotage::Sabotage;
+use crate::settings::OPERATION_TIMEOUT;
 use crate::state::{DrainStep, State};
 use seam::Nanos;
 
@@ -112,10 +113,43 @@ impl Ownership {
 
     /// Takes the next step of the renewal in progress.
     fn continue_renewal(&mut self, step: RenewalStep) -> OpId {
-        let op = self.next_op();
+        let (op, now) = (self.next_op(), self.now);
         let renewal = self.lease_mut().renewal.as_mut().expect("a renewal is in progress");
-        (renewal.op, renewal.step) = (op, step);
+        (renewal.op, renewal.step, renewal.step_at) = (op, step, now);
         op
+    }
+
+    /// Repeats operations of an owner that have had no answer for too long.
+    pub(super) fn tick_owner(&mut self, now: Nanos) {
+        let is_drain_overdue = match &self.state {
+            State::Draining { step: DrainStep::Record { .. } | DrainStep::ReadBack { .. }, step_at, .. }
+            | State::Draining { step: DrainStep::Unlock(_), step_at, .. } => now.since(*step_at) >= OPERATION_TIMEOUT,
+            _ => false,
+        };
+        if is_drain_overdue || self.lease().is_some_and(|lease| lease.is_overdue(now)) {
+            self.repeat_operation(now);
+        }
+    }
+
+    /// Repeats the operation that has no result: the renewal from its start; the release from its read, which shows
+    /// whether the record was written.
+    pub(super) fn repeat_operation(&mut self, now: Nanos) {
+        if let State::Draining { step, .. } = &self.state {
+            match *step {
+                DrainStep::Record { new, .. } | DrainStep::ReadBack { new, .. } => return self.release_recorded(new),
+                DrainStep::Unlock(_) => return self.unlocked(now),
+                DrainStep::AwaitRequests | DrainStep::Quiesce(_) | DrainStep::AwaitRenewal => {}
+            }
+        }
+        let Some(renewal) = self.lease().and_then(|lease| lease.renewal) else { return };
+        match renewal.step {
+            // The mark may have been written, or may be written later: only a read tells.
+            RenewalStep::Write(new) | RenewalStep::ReadBack(new) => self.mark_written(new),
+            RenewalStep::Read => {
+                let op = self.continue_renewal(RenewalStep::Read);
+                self.actions.push(Action::ReadRecord { op });
+            }
+        }
     }
 
     /// The mark of a renewal was written: reads it back.
@@ -132,6 +166,12 @@ impl Ownership {
             RenewalStep::ReadBack(new) => new,
             RenewalStep::Read | RenewalStep::Write(_) => old,
         };
+        if matches!(renewal.step, RenewalStep::ReadBack(_)) && record == old {
+            // The mark had no answer, and was not written so far.
+            let op = self.continue_renewal(RenewalStep::Write(expected));
+            self.actions.push(Action::WriteRecord { op, expected: Expected::Record(old), new: expected });
+            return;
+        }
         if record != expected && !self.tolerates(&record, &expected) {
             return self.lose(now, LossReason::Stale);
         }
@@ -188,7 +228,7 @@ impl Ownership {
         let State::Owning { lease } = &self.state else { unreachable!("an owner drains") };
         let (lease, needs_renewal) = (lease.clone(), lease.next_renewal());
         self.destage_needs_renewal = None;
-        self.state = State::Draining { lease, to, needs_renewal, step: DrainStep::AwaitRequests };
+        self.state = State::Draining { lease, to, needs_renewal, step: DrainStep::AwaitRequests, step_at: now };
         self.step(now);
     }
 }

@@ -35,6 +35,7 @@ impl Ownership {
         for id in self.requests_in(Stage::Waiting) {
             match self.treat(id) {
                 Treatment::Answer => self.answer(id, Ok(())),
+                Treatment::ForwardToOwner if now < self.requests[&id].forward_at => {}
                 Treatment::ForwardToOwner => match other_owner {
                     Some(owner) => self.forward(id, owner.node, standby.epoch),
                     None => needs_look = true,

@@ -1,5 +1,7 @@
 //! Clients: guests and plain programs that write sequence-numbered blocks, read and flush.
 
+use std::collections::BTreeSet;
+
 /// Kind of a client's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
@@ -18,14 +20,18 @@ pub struct Client {
     pub target: Option<u64>,
     pub migrations: usize,
     pub called_off: bool,
-    /// The operation in progress.
-    pub pending: Option<usize>,
+    /// The operations in progress, and how many there are at once.
+    pub pending: BTreeSet<usize>,
+    pub depth: usize,
+    /// The guest stops at the source of a migration: it begins no operation.
+    pub is_stopping: bool,
     /// Time between two operations at most.
     pub pause_max: u64,
     /// Time after which the client gives a request up and connects anew.
     pub request_timeout: u64,
     /// Flushes completed that were invoked after the end of all faults.
     pub flushes_after_faults: u32,
+    pub writes_after_faults: u32,
     pub failed_ops: u32,
 }
 

@@ -177,6 +177,11 @@ pub enum Fault {
         volume: usize,
         age: u64,
     },
+    /// The process that has the volume's session ends.
+    CrashHelper {
+        node: usize,
+        volume: usize,
+    },
     /// Cuts the owner of a volume off the storage, and lets another node take over.
     Isolate {
         volume: usize,

@@ -1,5 +1,7 @@
 //! The plan of a run: its shape, faults, administrators and migrations, drawn from the seed.
 
+use std::collections::BTreeSet;
+
 use crate::client::{Client, Work};
 use crate::events::{Fault, node_id};
 use crate::world::{FAULTS_END, MILLI, NODES, SECOND, between};
@@ -20,6 +22,10 @@ pub struct Plan {
     pub volumes: usize,
     pub is_automatic: bool,
     pub has_faults: bool,
+    /// The helper between a node and the storage loses answers.
+    pub has_lossy_helper: bool,
+    /// Limits of the queues.
+    pub requests_max: usize,
     /// Percentage of messages to the storage that are late by seconds.
     pub late_percent: u32,
     /// Delay of a late message, at most.
@@ -49,6 +55,8 @@ impl Plan {
             volumes,
             is_automatic: rng.chance(500_000),
             has_faults,
+            has_lossy_helper: has_faults && rng.chance(250_000),
+            requests_max: if rng.chance(300_000) { 1 + rng.below(2) as usize } else { 64 },
             late_percent: if has_faults { [0, 1, 3, 15][rng.below(4) as usize] } else { 0 },
             late_max: 8 * SECOND,
             loss_percent: if has_faults { rng.below(20) as u32 } else { 0 },
@@ -125,7 +133,8 @@ impl Plan {
         let node = rng.below(NODES as u64) as usize;
         let volume = rng.below(self.volumes as u64) as usize;
         let until = (at + duration(rng)).min(FAULTS_END);
-        match rng.below(16) {
+        match rng.below(17) {
+            16 => self.faults.push((at, Fault::CrashHelper { node, volume })),
             0 => self.faults.push((at, Fault::CutStorage { node, until })),
             1 => {
                 let b = (node + 1 + rng.below(2) as usize) % NODES;
@@ -207,10 +216,13 @@ fn client(rng: &Rng, volume: usize, home: usize, work: Work) -> Client {
         target: None,
         migrations: 0,
         called_off: false,
-        pending: None,
+        pending: BTreeSet::new(),
+        depth: [1, 1, 1, 1, 1, 1, 1, 2][rng.below(8) as usize],
+        is_stopping: false,
         pause_max,
         request_timeout,
         flushes_after_faults: 0,
+        writes_after_faults: 0,
         failed_ops: 0,
     }
 }

@@ -44,6 +44,8 @@ pub struct Instance {
     pub replayed: Log,
     /// A new session is being opened.
     pub is_replacing: bool,
+    /// The front ends do not read from connections.
+    pub is_reading_stopped: bool,
 }
 
 impl Instance {
@@ -62,6 +64,7 @@ impl Instance {
             last_request: 0,
             replayed: Log::default(),
             is_replacing: false,
+            is_reading_stopped: false,
         }
     }
 

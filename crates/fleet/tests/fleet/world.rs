@@ -148,7 +148,16 @@ impl World {
         let client = self.new_client();
         let sabotage = self.sabotage;
         let takes_over_automatically = self.plan.is_automatic;
-        Instance::new(Settings { takes_over_automatically, sabotage, ..Settings::new(node_id(node)) }, client)
+        let max = self.plan.requests_max;
+        let settings = Settings {
+            takes_over_automatically,
+            sabotage,
+            superseded_writes_max: max,
+            forwarded_requests_max: max,
+            waiting_requests_max: max,
+            ..Settings::new(node_id(node))
+        };
+        Instance::new(settings, client)
     }
 
     fn new_client(&mut self) -> StorageClient {

@@ -14,7 +14,8 @@ const UNTRACKED: usize = usize::MAX;
 
 impl World {
     pub fn client_step(&mut self, client: usize) {
-        if self.clients[client].pending.is_some() {
+        let state = &self.clients[client];
+        if state.pending.len() >= state.depth || state.is_stopping {
             return;
         }
         let Some(connection) = self.clients[client].connection else {
@@ -35,7 +36,11 @@ impl World {
             _ => ClientOp::Read { block },
         };
         let tag = self.invoke(client, op);
-        self.clients[client].pending = Some(tag);
+        self.clients[client].pending.insert(tag);
+        if self.clients[client].pending.len() < self.clients[client].depth {
+            let delay = self.rng.below(20 * MILLI);
+            self.after(delay, WorldEvent::ClientStep { client });
+        }
         self.send_request(connection, tag, op);
         let timeout = self.clients[client].request_timeout;
         self.after(timeout, WorldEvent::RequestTimeout { client, tag });
@@ -96,8 +101,11 @@ impl World {
         if !self.is_accepted(connection) {
             return;
         }
-        self.connections.get_mut(&connection).expect("it is open").is_drained &= matches!(op, ClientOp::Flush);
         let volume = self.clients[self.connections[&connection].client].volume;
+        if self.nodes[node].instances[volume].is_reading_stopped {
+            return self.after(20 * MILLI, WorldEvent::Request { connection, tag, op });
+        }
+        self.connections.get_mut(&connection).expect("it is open").is_drained &= matches!(op, ClientOp::Flush);
         let origin = Origin::Connection { connection, tag };
         let request = self.nodes[node].instances[volume].add_request(origin, op);
         let connection = ConnectionId(connection);
@@ -153,11 +161,12 @@ impl World {
             }
             self.histories[volume].complete(event, tag, value);
         }
-        if self.clients[client].pending == Some(tag) {
-            self.clients[client].pending = None;
+        if self.clients[client].pending.remove(&tag) {
             let op = self.histories[volume].ops[tag];
-            if reply.is_ok() && op.kind == OpKind::Flush && self.now > FAULTS_END + SECOND {
-                self.clients[client].flushes_after_faults += 1;
+            if reply.is_ok() && !covers_nothing && self.now > FAULTS_END + SECOND {
+                let client = &mut self.clients[client];
+                client.flushes_after_faults += u32::from(op.kind == OpKind::Flush);
+                client.writes_after_faults += u32::from(matches!(op.kind, OpKind::Write { .. }));
             }
             let pause = self.rng.below(self.clients[client].pause_max);
             self.after(pause, WorldEvent::ClientStep { client });
@@ -181,7 +190,7 @@ impl World {
         }
         if state.connection == Some(connection) {
             state.connection = None;
-            state.pending = None;
+            state.pending.clear();
             let delay = between(&self.rng, 100 * MILLI, 800 * MILLI);
             self.after(delay, WorldEvent::ClientStep { client });
         }
@@ -209,7 +218,7 @@ impl World {
     }
 
     pub fn request_timeout(&mut self, client: usize, tag: usize) {
-        if self.clients[client].pending != Some(tag) {
+        if !self.clients[client].pending.contains(&tag) {
             return;
         }
         if let Some(connection) = self.clients[client].connection {
@@ -240,17 +249,27 @@ impl World {
     /// The guest stops at the source and continues at the target, or the migration is called off.
     pub fn switch_over(&mut self, client: usize, migration: usize) {
         let state = &self.clients[client];
-        let (Some(target), true) = (state.target, state.migrations == migration) else { return };
+        let (Some(target), true) = (state.target, state.migrations == migration) else {
+            // The target's connection is lost: the guest goes on at the source.
+            if std::mem::replace(&mut self.clients[client].is_stopping, false) {
+                self.after(0, WorldEvent::ClientStep { client });
+            }
+            return;
+        };
         if state.called_off {
             self.clients[client].target = None;
             return self.close_connection(target);
         }
-        if state.pending.is_some() {
+        if !state.pending.is_empty() {
+            self.clients[client].is_stopping = true;
             return self.after(20 * MILLI, WorldEvent::SwitchOver { client, migration });
         }
         let old = self.clients[client].connection.replace(target);
         self.clients[client].target = None;
         self.clients[client].home = self.connections[&target].node;
+        if std::mem::replace(&mut self.clients[client].is_stopping, false) {
+            self.after(0, WorldEvent::ClientStep { client });
+        }
         let Some(old) = old else { return };
         for _ in 0..2 {
             let delay = self.rng.below(7 * SECOND);

@@ -32,6 +32,7 @@ impl World {
             Fault::TakeSnapshot { node } => self.take_snapshot(node),
             Fault::RestoreSnapshot { node } => self.restore_snapshot(node),
             Fault::Move { node, volume, to } => self.command(node, volume, Command::Move { to }),
+            Fault::CrashHelper { node, volume } => self.crash_helper(node, volume),
             Fault::TakeOver { node, volume, age } => self.take_over(node, volume, age),
             Fault::Isolate { volume, until, cuts_links, take_over_after } => {
                 self.isolate(volume, until, cuts_links, take_over_after);
@@ -75,6 +76,16 @@ impl World {
             self.last_command += 1;
             let id = CommandId(self.last_command);
             self.deliver(node, volume, Event::Command { id, command });
+        }
+    }
+
+    fn crash_helper(&mut self, node: usize, volume: usize) {
+        if self.nodes[node].is_running && self.nodes[node].paused_until <= self.now {
+            let instance = &mut self.nodes[node].instances[volume];
+            // No operation of the session has a result any more; those under way may have effect.
+            instance.outstanding.clear();
+            let client = instance.client;
+            self.deliver(node, volume, Event::ClientLost(client));
         }
     }
 

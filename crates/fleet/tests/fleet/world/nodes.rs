@@ -118,6 +118,8 @@ impl World {
                 instance.data = Some(DataPath::recover(epoch, &instance.replayed));
                 self.served(volume, epoch);
             }
+            Action::StopReading => instance.is_reading_stopped = true,
+            Action::ResumeReading => instance.is_reading_stopped = false,
             Action::CloseFrontEnds => self.reset_connections(node, volume),
             Action::CloseConnection(connection) => self.reset_connection(connection.0),
             Action::Discard => instance.discard(),

@@ -74,6 +74,16 @@ impl World {
             instance.abandoned.remove(&(sender.client, sender.number))
         };
         let Some(purpose) = purpose else { return };
+        // The helper loses an answer, or reports that it has none.
+        let is_lost = self.plan.has_lossy_helper && self.now < super::FAULTS_END && self.rng.chance(30_000);
+        if let (true, Purpose::Ownership(op) | Purpose::Look(op, _)) = (is_lost, &purpose) {
+            let op = *op;
+            if self.rng.chance(500_000) {
+                self.deliver(node, volume, Event::Storage { op, result: Err(StorageError::TimedOut) });
+            }
+            return;
+        }
+        let instance = &mut self.nodes[node].instances[volume];
         match purpose {
             Purpose::Ownership(op) => {
                 let result = result.map(|result| match result {
