@@ -32,8 +32,8 @@ pub struct Settings {
     pub node: NodeId,
     /// Take over without a command when the owner's watch has expired.
     pub takes_over_automatically: bool,
-    /// Writes that may wait on connections from which the volume was taken; more of them fail. Other requests of clients
-    /// never fail for their number.
+    /// Writes that may wait on connections from which the volume was taken; more of them fail. Other requests of
+    /// clients never fail for their number.
     pub superseded_writes_max: usize,
     /// Unanswered requests of other nodes; more of them are sent back, and repeated by the other node.
     pub forwarded_requests_max: usize,

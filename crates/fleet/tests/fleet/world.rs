@@ -16,7 +16,7 @@ use crate::client::{Client, Connection};
 use crate::events::{Fault, WorldEvent, node_id};
 use crate::faults::{Focus, Plan};
 use crate::history::{History, OpKind};
-use crate::node::{Clock, Instance, Node};
+use crate::node::{Clock, Instance, Node, Origin};
 use crate::storage::Storage;
 use seam::sim::Rng;
 
@@ -276,7 +276,7 @@ impl World {
                 if self.defer_if_paused(to, event) {
                     return;
                 }
-                self.forwarded(from, session, to, volume, epoch, request, op);
+                self.forwarded(Origin::Peer { node: from, session, request }, to, volume, epoch, op);
             }
             WorldEvent::ForwardReply { to, session, volume, request, reply } => {
                 if self.defer_if_paused(to, || WorldEvent::ForwardReply { to, session, volume, request, reply }) {

@@ -228,20 +228,11 @@ impl World {
         }
     }
 
-    pub fn forwarded(
-        &mut self,
-        from: usize,
-        session: Session,
-        to: usize,
-        volume: usize,
-        epoch: Epoch,
-        request: RequestId,
-        op: ClientOp,
-    ) {
+    pub fn forwarded(&mut self, origin: Origin, to: usize, volume: usize, epoch: Epoch, op: ClientOp) {
+        let Origin::Peer { node: from, .. } = origin else { unreachable!("a node forwards") };
         if !self.nodes[to].is_running {
             return;
         }
-        let origin = Origin::Peer { node: from, session, request };
         let request = self.nodes[to].instances[volume].add_request(origin, op);
         self.deliver(to, volume, Event::Forwarded { from: node_id(from), epoch, request, kind: op.kind() });
     }
