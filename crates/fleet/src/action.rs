@@ -58,7 +58,8 @@ pub enum Action {
         /// Number of the operation.
         op: OpId,
     },
-    /// End the session with the storage and open another one. Operations of the old one may still arrive there.
+    /// End the session with the storage and open another one; a session that is being opened already is abandoned.
+    /// Operations of the old one may still arrive there.
     ReplaceClient,
     /// Serve the volume from the replayed log.
     Serve {
@@ -79,7 +80,9 @@ pub enum Action {
     CloseConnection(ConnectionId),
     /// Discard the cached state and the dirty data.
     Discard,
-    /// Begin one batch of writes of dirty data to the image.
+    /// Begin one batch of writes of dirty data to the image. A machine that can go back in time and has no generation
+    /// number reads each block back before it trims the log: the storage may have taken the write for one that it
+    /// knows.
     Destage,
     /// Execute a request.
     Execute {
@@ -129,6 +132,8 @@ pub enum LossReason {
     LockedByOther,
     /// A compare failed: another node has claimed the volume, or this process went back in time.
     Stale,
+    /// The machine was restored from a snapshot.
+    Restored,
     /// The session with the storage ended without an order.
     SessionLost,
 }

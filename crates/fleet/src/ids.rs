@@ -9,6 +9,11 @@ pub struct NodeId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StorageClient(pub u64);
 
+/// Generation of a machine: another one after the machine was restored from a snapshot (VM generation ID). A machine that
+/// has no such number keeps one value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Generation(pub u128);
+
 /// Number of an ownership. It rises with every change of the owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);

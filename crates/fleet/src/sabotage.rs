@@ -33,6 +33,10 @@ pub enum Sabotage {
     DestageWithoutMark,
     /// The volume is released before dirty data is in the log.
     ReleaseBeforeQuiesce,
+    /// A restored machine continues as the owner although its generation is another one.
+    IgnoreGeneration,
+    /// The data path trims the log without reading back what it has written to the image.
+    SkipReadBack,
     /// Connections outlive the loss of an owner.
     KeepOldConnections,
     /// A flush of a standby is answered although the owner has unflushed data.

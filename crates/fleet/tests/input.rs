@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use fleet::{
-    Action, Command, CommandId, ConnectionId, Epoch, Event, Header, NodeId, OpId, Owner, OwnerRecord, Ownership,
-    PeerMessage, RequestError, RequestId, RequestKind, Settings, StorageAnswer, StorageClient, StorageError,
+    Action, Command, CommandId, ConnectionId, Epoch, Event, Generation, Header, NodeId, OpId, Owner, OwnerRecord,
+    Ownership, PeerMessage, RequestError, RequestId, RequestKind, Settings, StorageAnswer, StorageClient, StorageError,
 };
 use seam::Nanos;
 
@@ -101,11 +101,13 @@ impl Rng {
 fn events_in_any_order_never_panic() {
     for seed in 0..2_000 {
         let mut rng = Rng(seed);
-        let mut ownership = Ownership::new(Settings::new(NodeId(1)), StorageClient(1));
+        let mut ownership = Ownership::new(Settings::new(NodeId(1)), Generation(0), StorageClient(1));
         let (mut now, mut open, mut written) = (Nanos::default(), BTreeSet::new(), None);
+        let mut generation = Generation(0);
         let (mut last_op, mut last_command, mut commands) = (OpId(0), 0, BTreeSet::new());
         for _ in 0..500 {
             now += Nanos::from_millis([0, 1, 100, 1_500, 9_000][rng.below(5) as usize]);
+            generation.0 += u128::from(rng.below(100) == 0);
             let mut event = rng.event(last_op, written);
             if let Event::Command { id, .. } = &mut event {
                 last_command += 1;
@@ -115,7 +117,7 @@ fn events_in_any_order_never_panic() {
             if let Event::Request { request, .. } | Event::Forwarded { request, .. } = event {
                 open.insert(request);
             }
-            for action in ownership.handle(now, event) {
+            for action in ownership.handle(now, generation, event) {
                 match action {
                     Action::Answer { request, .. } => {
                         assert!(open.remove(&request), "seed {seed}: {request:?} is answered twice");

@@ -1,9 +1,9 @@
 //! Single steps of the ownership: what each rule does, without a simulated world.
 
 use fleet::{
-    Action, Command, CommandError, CommandId, ConnectionId, Epoch, Event, Header, LossReason, NodeId, OpId, Owner,
-    OwnerRecord, Ownership, RequestError, RequestId, RequestKind, Settings, StateKind, StorageAnswer, StorageClient,
-    StorageError,
+    Action, Command, CommandError, CommandId, ConnectionId, Epoch, Event, Generation, Header, LossReason, NodeId, OpId,
+    Owner, OwnerRecord, Ownership, RequestError, RequestId, RequestKind, Settings, StateKind, StorageAnswer,
+    StorageClient, StorageError,
 };
 use seam::Nanos;
 
@@ -14,16 +14,17 @@ const OTHER: Owner = Owner { node: NodeId(2), client: StorageClient(20) };
 struct Fixture {
     ownership: Ownership,
     now: Nanos,
+    generation: Generation,
 }
 
 impl Fixture {
     fn new() -> Fixture {
-        let ownership = Ownership::new(Settings::new(HERE), StorageClient(10));
-        Fixture { ownership, now: Nanos::from_secs(100) }
+        let ownership = Ownership::new(Settings::new(HERE), Generation(0), StorageClient(10));
+        Fixture { ownership, now: Nanos::from_secs(100), generation: Generation(0) }
     }
 
     fn handle(&mut self, event: Event) -> Vec<Action> {
-        self.ownership.handle(self.now, event)
+        self.ownership.handle(self.now, self.generation, event)
     }
 
     fn request(&mut self, request: u64, kind: RequestKind) -> Vec<Action> {
@@ -412,4 +413,35 @@ fn record_without_an_answer_ends_the_claim() {
     assert!(matches!(actions[..], [Action::WriteRecord { .. }]), "{actions:?}");
     node.now += Nanos::from_secs(30);
     assert_eq!(node.handle(Event::Tick), [Action::ReplaceClient]);
+}
+
+#[test]
+fn owner_of_a_restored_machine_executes_and_destages_nothing() {
+    let mut node = Fixture::own();
+    node.handle(executed(1));
+    // The mark of a batch of destage is under way when the snapshot is taken, and is written before it is restored.
+    let [Action::ReadRecord { op }] = node.handle(Event::DestageWanted)[..] else { panic!("no renewal") };
+    let owner = Some(Owner { node: HERE, client: StorageClient(11) });
+    let record = OwnerRecord { epoch: Epoch(1), owner, ..OwnerRecord::default() };
+    let [Action::WriteRecord { op, .. }] = node.answer(op, StorageAnswer::Record(record))[..] else {
+        panic!("no mark")
+    };
+    node.generation = Generation(1);
+    let actions = node.answer(op, StorageAnswer::RecordWritten);
+    assert_eq!(actions[0], Action::ReportLoss(LossReason::Restored));
+    assert!(actions.contains(&Action::CloseFrontEnds) && actions.contains(&Action::Discard), "{actions:?}");
+    assert_eq!(actions.last(), Some(&Action::ReplaceClient));
+    assert_eq!(node.ownership.state(), StateKind::Fenced);
+}
+
+#[test]
+fn session_opened_before_a_snapshot_is_not_used_after_it() {
+    let mut node = Fixture::new();
+    node.handle(Event::Connected(ConnectionId(1)));
+    let actions = node.request(1, RequestKind::Write);
+    assert_eq!(node.read_header(&actions, OwnerRecord::default()), [Action::ReplaceClient]);
+    node.generation = Generation(1);
+    let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
+    assert_eq!(actions, [Action::CloseFrontEnds, Action::ReplaceClient]);
+    assert_eq!(node.ownership.state(), StateKind::Fenced);
 }

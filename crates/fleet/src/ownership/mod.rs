@@ -13,7 +13,7 @@ use crate::action::{Action, LossReason};
 use crate::claim::TakeOver;
 use crate::connection::Connection;
 use crate::event::{Command, CommandError, Event, StorageError};
-use crate::ids::{CommandId, ConnectionId, Epoch, NodeId, OpId, RequestId, StorageClient};
+use crate::ids::{CommandId, ConnectionId, Epoch, Generation, NodeId, OpId, RequestId, StorageClient};
 use crate::peer::PeerMessage;
 use crate::record::OwnerRecord;
 use crate::request::{Request, RequestError, Source};
@@ -26,6 +26,7 @@ use seam::Nanos;
 #[derive(Clone, Debug)]
 pub struct Ownership {
     settings: Settings,
+    generation: Generation,
     client: StorageClient,
     state: State,
     connections: BTreeMap<ConnectionId, Connection>,
@@ -51,10 +52,11 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// A standby whose session with the storage is `client`.
-    pub fn new(settings: Settings, client: StorageClient) -> Ownership {
+    /// A standby whose session with the storage is `client`, on a machine of `generation`.
+    pub fn new(settings: Settings, generation: Generation, client: StorageClient) -> Ownership {
         Ownership {
             settings,
+            generation,
             client,
             state: State::Standby(Standby::default()),
             connections: BTreeMap::new(),
@@ -90,10 +92,19 @@ impl Ownership {
         self.connections.keys().copied()
     }
 
-    /// Processes an event, and returns the actions to execute, in order. `now` is read after the event has arrived: a
-    /// process that stops in between would acknowledge with an old time. No event makes it panic.
-    pub fn handle(&mut self, now: Nanos, event: Event) -> Vec<Action> {
+    /// Processes an event, and returns the actions to execute, in order. `now` (`CLOCK_BOOTTIME`, which counts the time
+    /// of a suspended machine) and `generation` are read after the event has arrived: a process that stops in between
+    /// would acknowledge with old values. No event makes it panic.
+    pub fn handle(&mut self, now: Nanos, generation: Generation, event: Event) -> Vec<Action> {
         self.now = now;
+        let is_restored = std::mem::replace(&mut self.generation, generation) != generation;
+        if is_restored && !self.settings.sabotage.is(Sabotage::IgnoreGeneration) {
+            self.restored(now);
+            if matches!(event, Event::ClientReplaced(_) | Event::ClientLost(_)) {
+                // The session was opened before the snapshot, and may have been used since.
+                return std::mem::take(&mut self.actions);
+            }
+        }
         match event {
             Event::Tick => self.tick(now),
             Event::Connected(connection) => self.connect(now, connection),
@@ -197,6 +208,19 @@ impl Ownership {
             (_, StorageError::Blocked) => self.replace_client(),
             (_, StorageError::LockedByOther | StorageError::Stale | StorageError::TimedOut | StorageError::Other) => {
                 self.abandon_claim(now)
+            }
+        }
+    }
+
+    /// The machine was restored from a snapshot: all that it remembers of an ownership, its session and its clients is
+    /// over.
+    fn restored(&mut self, now: Nanos) {
+        self.is_replacing_client = false;
+        match &self.state {
+            State::Owning { .. } | State::Draining { .. } => self.lose(now, LossReason::Restored),
+            _ => {
+                self.close_front_ends();
+                self.replace_client();
             }
         }
     }

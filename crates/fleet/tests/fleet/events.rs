@@ -194,6 +194,11 @@ pub enum Fault {
         volume: usize,
         after: u64,
     },
+    /// Restores a snapshot of the owner that is taken when its next batch of destage begins.
+    RewindDestage {
+        volume: usize,
+        after: u64,
+    },
     /// Kills a node for good, and orders the others to take its volumes over.
     FenceNode {
         node: usize,

@@ -14,6 +14,7 @@ pub enum Focus {
     LateResults,
     Rewinds,
     ExpiredWatch,
+    Destage,
 }
 
 /// The plan of a run.
@@ -22,6 +23,8 @@ pub struct Plan {
     pub volumes: usize,
     pub is_automatic: bool,
     pub has_faults: bool,
+    /// The machines have a generation number.
+    pub has_generation: bool,
     /// The helper between a node and the storage loses answers.
     pub has_lossy_helper: bool,
     /// Limits of the queues.
@@ -55,6 +58,7 @@ impl Plan {
             volumes,
             is_automatic: rng.chance(500_000),
             has_faults,
+            has_generation: rng.chance(500_000),
             has_lossy_helper: has_faults && rng.chance(250_000),
             requests_max: if rng.chance(300_000) { 1 + rng.below(2) as usize } else { 64 },
             late_percent: if has_faults { [0, 1, 3, 15][rng.below(4) as usize] } else { 0 },
@@ -65,6 +69,7 @@ impl Plan {
             calm_migrations: 0,
         };
         let drawn = match rng.below(20) {
+            3 => Focus::Destage,
             0 => Focus::LateResults,
             1 => Focus::Rewinds,
             2 => Focus::ExpiredWatch,
@@ -74,6 +79,7 @@ impl Plan {
             Focus::LateResults if has_faults => plan.draw_late_results(rng),
             Focus::Rewinds if has_faults => plan.draw_rewinds(rng),
             Focus::ExpiredWatch if has_faults => plan.draw_expired_watch(rng),
+            Focus::Destage if has_faults => plan.draw_destage(rng),
             _ => {
                 plan.draw_migrations(rng, 3);
                 if has_faults {
@@ -113,6 +119,16 @@ impl Plan {
         self.faults.push((at, Fault::Isolate { volume, until, cuts_links: false, take_over_after: u64::MAX }));
         let home = rng.below(NODES as u64) as usize;
         self.clients.push(client(rng, volume, home, Work::Mixed));
+    }
+
+    /// Owners whose memory goes back to the beginning of a batch of destage.
+    fn draw_destage(&mut self, rng: &Rng) {
+        for _ in 0..3 {
+            let (at, volume) = (SECOND + rng.below(30 * SECOND), rng.below(self.volumes as u64) as usize);
+            let after = MILLI + rng.below([20 * MILLI, 2 * SECOND][rng.below(2) as usize]);
+            self.faults.push((at, Fault::RewindDestage { volume, after }));
+        }
+        self.draw_migrations(rng, 3);
     }
 
     fn draw_migrations(&mut self, rng: &Rng, rounds_max: u64) {
@@ -172,6 +188,10 @@ impl Plan {
                 let take_over_after = if rng.chance(600_000) { rng.below(7 * SECOND) } else { u64::MAX };
                 let cuts_links = rng.chance(400_000);
                 self.faults.push((at, Fault::Isolate { volume, until, cuts_links, take_over_after }));
+            }
+            14 if rng.coin() => {
+                let after = MILLI + rng.below([20 * MILLI, 2 * SECOND][rng.below(2) as usize]);
+                self.faults.push((at, Fault::RewindDestage { volume, after }));
             }
             14 => {
                 let after = if rng.chance(600_000) { rng.below(3 * SECOND) } else { rng.below(12 * SECOND) };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fleet::{OpId, Ownership, RequestId, Settings, StorageClient};
+use fleet::{Generation, OpId, Ownership, RequestId, Settings, StorageClient};
 use seam::Nanos;
 
 use crate::data_path::{DataOp, DataPath};
@@ -29,6 +29,8 @@ pub enum Origin {
 #[derive(Clone, Debug)]
 pub struct Instance {
     pub ownership: Ownership,
+    /// The generation of the machine that the instance has seen.
+    pub generation: Generation,
     pub data: Option<DataPath>,
     pub client: StorageClient,
     pub map: u64,
@@ -49,9 +51,10 @@ pub struct Instance {
 }
 
 impl Instance {
-    pub fn new(settings: Settings, client: StorageClient) -> Instance {
+    pub fn new(settings: Settings, generation: Generation, client: StorageClient) -> Instance {
         Instance {
-            ownership: Ownership::new(settings, client),
+            ownership: Ownership::new(settings, generation, client),
+            generation,
             data: None,
             client,
             map: 0,
@@ -136,5 +139,6 @@ pub struct Node {
     pub paused_until: u64,
     pub storage_cut_until: u64,
     pub clock: Clock,
+    pub generation: Generation,
     pub snapshot: Option<(Vec<Instance>, Nanos)>,
 }

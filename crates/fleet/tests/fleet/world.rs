@@ -8,12 +8,13 @@ mod storage_link;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use fleet::{Event, Sabotage, Settings, StorageClient};
+use fleet::{Event, Generation, Sabotage, Settings, StorageClient};
 use seam::Nanos;
 
 use crate::checker;
 use crate::client::{Client, Connection};
 use crate::events::{Fault, WorldEvent, node_id};
+use crate::failure::{Check, Failure};
 use crate::faults::{Focus, Plan};
 use crate::history::{History, OpKind};
 use crate::node::{Clock, Instance, Node, Origin};
@@ -60,13 +61,15 @@ pub struct World {
     losses: Vec<Vec<u64>>,
     /// Number of the event at which each flush was last executed, by connection and tag.
     flushed_at: BTreeMap<(u64, usize), u64>,
-    failure: Option<String>,
+    /// Time after which a snapshot is restored that is taken at the next batch of destage, by volume.
+    rewind_at_destage: Vec<Option<u64>>,
+    failure: Option<Failure>,
     trace: Option<Vec<String>>,
 }
 
 /// The result of a run.
 pub struct Outcome {
-    pub failure: Option<String>,
+    pub failure: Option<Failure>,
     pub trace: Vec<String>,
 }
 
@@ -96,6 +99,7 @@ pub fn run(seed: u64, sabotage: Sabotage, focus: Option<Focus>, is_traced: bool)
         serves: vec![0; plan.volumes],
         losses: vec![Vec::new(); plan.volumes],
         flushed_at: BTreeMap::new(),
+        rewind_at_destage: vec![None; plan.volumes],
         failure: None,
         trace: is_traced.then(Vec::new),
         plan,
@@ -119,7 +123,7 @@ impl World {
             // Clocks of nodes have nothing to do with each other.
             let mut clock = Clock::default();
             clock.set(self.now, Nanos(SECOND * (1 + self.rng.below(1_000))));
-            let instances = (0..self.plan.volumes).map(|_| self.new_instance(node)).collect();
+            let instances = (0..self.plan.volumes).map(|_| self.new_instance(node, Generation(0))).collect();
             self.nodes.push(Node {
                 instances,
                 is_running: true,
@@ -128,6 +132,7 @@ impl World {
                 paused_until: 0,
                 storage_cut_until: 0,
                 clock,
+                generation: Generation(0),
                 snapshot: None,
             });
             let at = self.rng.below(SECOND / 2);
@@ -144,7 +149,7 @@ impl World {
         self.after(FAULTS_END - start, WorldEvent::Fault(Fault::End));
     }
 
-    fn new_instance(&mut self, node: usize) -> Instance {
+    fn new_instance(&mut self, node: usize, generation: Generation) -> Instance {
         let client = self.new_client();
         let sabotage = self.sabotage;
         let takes_over_automatically = self.plan.is_automatic;
@@ -157,7 +162,7 @@ impl World {
             waiting_requests_max: max,
             ..Settings::new(node_id(node))
         };
-        Instance::new(settings, client)
+        Instance::new(settings, generation, client)
     }
 
     fn new_client(&mut self) -> StorageClient {
@@ -180,14 +185,14 @@ impl World {
                 break;
             }
             if self.event >= EVENTS_MAX {
-                self.failure = Some(format!("more than {EVENTS_MAX} events"));
+                self.fail(Check::Liveness, format!("more than {EVENTS_MAX} events"));
                 break;
             }
             self.now = at;
             self.event += 1;
             self.process(event);
             if let Some(violation) = self.storage.violation.take() {
-                self.fail(violation);
+                self.fail(Check::Writers, violation);
             }
         }
     }
@@ -207,20 +212,21 @@ impl World {
         }
         if !self.has_recovered() {
             let states: Vec<_> = self.nodes.iter().map(|node| self.states(node)).collect();
-            return self.fail(format!("no answered flush {} s after all faults: {states:?}", 90));
+            return self.fail(Check::Liveness, format!("no answered flush {} s after all faults: {states:?}", 90));
         }
         for volume in 0..self.plan.volumes {
             if let Err(error) = checker::check(&self.histories[volume]) {
-                return self.fail(format!("volume {volume}: {error}"));
+                return self.fail(Check::History, format!("volume {volume}: {error}"));
             }
             // Without faults, each migration moves the volume at most once, and one that is called off not at all.
             if !self.plan.has_faults && self.serves[volume] > 1 + self.plan.calm_migrations {
                 let (serves, migrations) = (self.serves[volume], self.plan.calm_migrations);
-                return self.fail(format!("volume {volume}: {serves} ownerships with {migrations} migrations"));
+                return self
+                    .fail(Check::Moves, format!("volume {volume}: {serves} ownerships with {migrations} migrations"));
             }
         }
         if !self.plan.has_faults && self.clients.iter().any(|client| client.failed_ops > 0) {
-            self.fail("a request failed without faults".to_owned());
+            self.fail(Check::Requests, "a request failed without faults".to_owned());
         }
     }
 
@@ -228,9 +234,9 @@ impl World {
         node.instances.iter().map(|instance| format!("{:?}", instance.ownership.state())).collect()
     }
 
-    fn fail(&mut self, text: String) {
-        self.note(format!("FAILURE: {text}"));
-        self.failure.get_or_insert(text);
+    fn fail(&mut self, check: Check, text: String) {
+        self.note(format!("FAILURE: {check:?}: {text}"));
+        self.failure.get_or_insert(Failure { check, text });
     }
 
     fn note(&mut self, text: String) {

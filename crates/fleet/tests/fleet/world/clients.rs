@@ -5,6 +5,7 @@ use fleet::{ConnectionId, Event};
 use super::{FAULTS_END, MILLI, NODES, SECOND, World, between};
 use crate::client::{Connection, Work};
 use crate::events::{ClientOp, Reply, WorldEvent};
+use crate::failure::Check;
 use crate::history::OpKind;
 use crate::node::Origin;
 use crate::storage::BLOCKS;
@@ -157,7 +158,8 @@ impl World {
             let since_open = opened_at + 1..=self.flushed_at.get(&(connection, tag)).copied().unwrap_or(0);
             if self.losses[volume].iter().any(|lost_at| since_open.contains(lost_at)) {
                 // The client may have acknowledged writes at the lost owner, through whatever connection.
-                self.fail(format!("volume {volume}: a connection of event {opened_at} outlived an owner and flushed"));
+                let text = format!("volume {volume}: a connection of event {opened_at} outlived an owner and flushed");
+                self.fail(Check::OldConnection, text);
             }
             self.histories[volume].complete(event, tag, value);
         }

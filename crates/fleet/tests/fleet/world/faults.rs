@@ -43,6 +43,7 @@ impl World {
                     self.after(after, WorldEvent::Fault(Fault::RestoreSnapshot { node }));
                 }
             }
+            Fault::RewindDestage { volume, after } => self.rewind_at_destage[volume] = Some(after),
             Fault::FenceNode { node } => self.fence_node(node),
             Fault::Migrate { client, to, called_off, stay } => self.migrate(client, to, called_off, stay),
             Fault::End => self.end_faults(),
@@ -120,7 +121,8 @@ impl World {
         if self.nodes[node].is_running || self.nodes[node].is_gone {
             return;
         }
-        let instances = (0..self.plan.volumes).map(|_| self.new_instance(node)).collect();
+        let generation = self.nodes[node].generation;
+        let instances = (0..self.plan.volumes).map(|_| self.new_instance(node, generation)).collect();
         let started = &mut self.nodes[node];
         started.instances = instances;
         started.is_running = true;
@@ -152,12 +154,14 @@ impl World {
         restored.is_running = true;
         restored.paused_until = 0;
         restored.session += 1;
+        restored.generation.0 += u128::from(self.plan.has_generation);
         restored.clock.set(world, clock);
         let session = restored.session;
         for volume in 0..self.plan.volumes {
-            // A node that owns the volume may continue as the owner, without its latest writes.
+            // Without a generation number, a node that owns the volume may continue as the owner, without its latest writes.
             let record = self.storage.images[volume].record;
-            if record.owner.is_some_and(|owner| owner.node == node_id(node)) && !record.is_released {
+            let is_owner = record.owner.is_some_and(|owner| owner.node == node_id(node)) && !record.is_released;
+            if is_owner && !self.plan.has_generation {
                 let event = self.event;
                 self.crashed(volume, event, OpKind::Rewind);
             }

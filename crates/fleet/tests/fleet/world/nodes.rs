@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use fleet::{Action, Epoch, Event, RequestError, RequestId, Sabotage, StateKind, StorageAnswer};
+use fleet::{Action, Epoch, Event, RequestError, RequestId, Sabotage, StateKind, StorageAnswer, StorageError};
 
 use super::{MILLI, SECOND, World, between};
 use crate::data_path::{DataPath, Output};
-use crate::events::{ClientOp, Reply, Session, WorldEvent, node_id};
+use crate::events::{ClientOp, Fault, Reply, Session, WorldEvent, node_id};
 use crate::node::{Origin, Purpose};
 use crate::storage::StorageOp;
 
@@ -29,6 +29,11 @@ impl World {
             self.deliver(node, volume, Event::Tick);
             if has_dirty && self.rng.chance(300_000) {
                 self.deliver(node, volume, Event::DestageWanted);
+                if let Some(after) = self.rewind_at_destage[volume].take() {
+                    let delay = self.rng.below(8 * MILLI);
+                    self.after(delay, WorldEvent::Fault(Fault::TakeSnapshot { node }));
+                    self.after(delay + after, WorldEvent::Fault(Fault::RestoreSnapshot { node }));
+                }
             }
         }
     }
@@ -38,11 +43,14 @@ impl World {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let now = self.nodes[node].clock.now(self.now);
-            let ownership = &mut self.nodes[node].instances[volume].ownership;
+            let generation = self.nodes[node].generation;
+            let instance = &mut self.nodes[node].instances[volume];
+            instance.generation = generation;
+            let ownership = &mut instance.ownership;
             let before = ownership.state();
             let is_tick = event == Event::Tick;
             let traced = self.trace.is_some().then(|| format!("{event:?}"));
-            let actions = ownership.handle(now, event);
+            let actions = ownership.handle(now, generation, event);
             let after = ownership.state();
             if (before, after) == (StateKind::Draining, StateKind::Standby) {
                 self.drained(node, volume);
@@ -97,6 +105,7 @@ impl World {
 
     fn act_locally(&mut self, node: usize, volume: usize, action: Action, events: &mut VecDeque<Event>) {
         let session = self.nodes[node].session;
+        let reads_back = !self.plan.has_generation && self.sabotage != Sabotage::SkipReadBack;
         let instance = &mut self.nodes[node].instances[volume];
         match action {
             Action::Quiesce { op } => {
@@ -115,7 +124,7 @@ impl World {
                 self.after(delay, WorldEvent::ClientReplaced { node, session, volume });
             }
             Action::Serve { epoch } => {
-                instance.data = Some(DataPath::recover(epoch, &instance.replayed));
+                instance.data = Some(DataPath::recover(epoch, &instance.replayed, reads_back));
                 self.served(volume, epoch);
             }
             Action::StopReading => instance.is_reading_stopped = true,
@@ -204,6 +213,10 @@ impl World {
                 Output::Executed(request, value) => {
                     self.nodes[node].instances[volume].values.insert(request, value);
                     events.push_back(Event::Executed { request, result: Ok(()) });
+                }
+                Output::Refused => {
+                    let client = self.nodes[node].instances[volume].client;
+                    events.push_back(Event::DataPathRefused { client, error: StorageError::Stale });
                 }
                 Output::Quiesced(op) => events.push_back(Event::Storage { op, result: Ok(StorageAnswer::Done) }),
             }

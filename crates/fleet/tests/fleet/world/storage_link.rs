@@ -66,6 +66,10 @@ impl World {
         if !self.nodes[node].is_running || self.nodes[node].session != session {
             return;
         }
+        if self.nodes[node].instances[volume].generation != self.nodes[node].generation {
+            // The data path looks at the generation, too, before it acts on a result.
+            self.deliver(node, volume, Event::Tick);
+        }
         let instance = &mut self.nodes[node].instances[volume];
         let purpose = if instance.client == sender.client {
             instance.map = instance.map.max(sender.map);
