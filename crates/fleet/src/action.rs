@@ -80,9 +80,7 @@ pub enum Action {
     CloseConnection(ConnectionId),
     /// Discard the cached state and the dirty data.
     Discard,
-    /// Begin one batch of writes of dirty data to the image. A machine that can go back in time and has no generation
-    /// number reads each block back before it trims the log: the storage may have taken the write for one that it
-    /// knows.
+    /// Begin one batch of writes of dirty data to the image.
     Destage,
     /// Execute a request.
     Execute {

@@ -1,6 +1,6 @@
 //! An attempt to become the owner.
 
-use crate::ids::{CommandId, Epoch, StorageClient};
+use crate::ids::{CommandId, Epoch, ImageId, StorageClient};
 use crate::record::{Owner, OwnerRecord};
 use seam::Nanos;
 
@@ -38,6 +38,10 @@ pub(crate) struct Claim {
     pub old_epoch: Epoch,
     /// The last epoch that ended without a release.
     pub lost_epoch: Epoch,
+    /// The image whose header was read.
+    pub image: ImageId,
+    /// The session of an owner that has released the volume, to fence once this node serves it.
+    pub unfenced: Option<StorageClient>,
     /// Clients to fence, one after the other.
     pub fences: Vec<StorageClient>,
     /// The old owner may be alive: after it is fenced, its lease must run out before the record is written.
@@ -54,6 +58,8 @@ impl Claim {
             rival: None,
             old_epoch: Epoch::default(),
             lost_epoch: Epoch::default(),
+            image: ImageId::default(),
+            unfenced: None,
             fences: Vec::new(),
             awaits_lease: false,
             lease_ends_at: Nanos::default(),

@@ -4,6 +4,15 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
+/// The lock of a node that a process holds for its life: the boot, the file system and the inode of the locked file. A
+/// process that has a lock has outlived every other one that had it in the same generation of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NodeLock(pub u128);
+
+/// An image of the storage: its pool and its number, which no copy shares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ImageId(pub u128);
+
 /// One session of a process with the storage: the address of a Ceph client with its nonce. A new process, and a session
 /// opened after blocking, has another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,6 +1,6 @@
 //! Settings and limits of the ownership.
 
-use crate::ids::NodeId;
+use crate::ids::{NodeId, NodeLock};
 use crate::sabotage::Sabotage;
 use seam::Nanos;
 
@@ -14,6 +14,8 @@ pub(crate) const RENEW_PERIOD: Nanos = Nanos::from_secs(2);
 pub(crate) const OPERATION_TIMEOUT: Nanos = Nanos::from_secs(5);
 /// Time after which the order to open a session is repeated.
 pub(crate) const SESSION_TIMEOUT: Nanos = Nanos::from_secs(10);
+/// Time after which the order to fence the session of an owner that has released the volume is repeated.
+pub(crate) const FENCE_TIMEOUT: Nanos = Nanos::from_secs(10);
 /// Longest time for which a clock may stand still while its lease is believed.
 pub(crate) const CLOCK_MARGIN: Nanos = Nanos::from_secs(2);
 /// Pause between two looks at the owner, or two requests for a hand-over, while requests wait.
@@ -30,6 +32,10 @@ pub(crate) const ATTEMPT_TIMEOUT: Nanos = Nanos::from_secs(30);
 pub struct Settings {
     /// This node.
     pub node: NodeId,
+    /// The lock that this process holds.
+    pub lock: NodeLock,
+    /// This machine can be restored from a snapshot of its memory: a virtual machine.
+    pub is_restorable: bool,
     /// Take over without a command when the owner's watch has expired.
     pub takes_over_automatically: bool,
     /// Writes that may wait on connections from which the volume was taken; more of them fail. Other requests of
@@ -47,10 +53,12 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The defaults, at `node`.
-    pub const fn new(node: NodeId) -> Settings {
+    /// The defaults, at `node`, for a process that has its lock.
+    pub const fn new(node: NodeId, lock: NodeLock) -> Settings {
         Settings {
             node,
+            lock,
+            is_restorable: true,
             takes_over_automatically: false,
             superseded_writes_max: 64,
             forwarded_requests_max: 64,

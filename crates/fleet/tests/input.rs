@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use fleet::{
-    Action, Command, CommandId, ConnectionId, Epoch, Event, Generation, Header, NodeId, OpId, Owner, OwnerRecord,
-    Ownership, PeerMessage, RequestError, RequestId, RequestKind, Settings, StorageAnswer, StorageClient, StorageError,
+    Action, Command, CommandId, ConnectionId, Epoch, Event, Generation, Header, ImageId, NodeId, NodeLock, OpId, Owner,
+    OwnerRecord, Ownership, PeerMessage, RequestError, RequestId, RequestKind, Settings, StorageAnswer, StorageClient,
+    StorageError,
 };
 use seam::Nanos;
 
@@ -29,13 +30,23 @@ impl Rng {
     }
 
     fn owner(&mut self) -> Owner {
-        Owner { node: NodeId(self.below(3) as u32), client: self.client() }
+        let (lock, generation) = (NodeLock(self.below(2).into()), Generation(self.below(2).into()));
+        Owner { node: NodeId(self.below(3) as u32), client: self.client(), lock, generation }
     }
 
     fn record(&mut self) -> OwnerRecord {
         let owner = (self.below(4) > 0).then(|| self.owner());
         let (epoch, mark) = (self.epoch(), self.below(3));
-        OwnerRecord { epoch, owner, mark, is_released: self.below(2) == 0, lost_epoch: self.epoch() }
+        OwnerRecord {
+            image: ImageId((self.below(20) == 0).into()),
+            epoch,
+            owner,
+            mark,
+            is_released: self.below(2) == 0,
+            lost_epoch: self.epoch(),
+            is_restorable: self.below(2) == 0,
+            unfenced: (self.below(3) == 0).then(|| self.client()),
+        }
     }
 
     fn kind(&mut self) -> RequestKind {
@@ -55,7 +66,12 @@ impl Rng {
     fn answer(&mut self, written: Option<OwnerRecord>) -> StorageAnswer {
         let record = written.filter(|_| self.below(4) > 0).unwrap_or_else(|| self.record());
         match self.below(6) {
-            0 => StorageAnswer::Header(Header { record, lock_owner: None, watchers: vec![self.client()] }),
+            0 => StorageAnswer::Header(Header {
+                image: ImageId(0),
+                record,
+                lock_owner: None,
+                watchers: vec![self.client()],
+            }),
             1 => StorageAnswer::Record(record),
             2 => StorageAnswer::RecordWritten,
             3 => StorageAnswer::LogReplayed { epoch: record.epoch, last_append: Epoch(0) },
@@ -101,7 +117,7 @@ impl Rng {
 fn events_in_any_order_never_panic() {
     for seed in 0..2_000 {
         let mut rng = Rng(seed);
-        let mut ownership = Ownership::new(Settings::new(NodeId(1)), Generation(0), StorageClient(1));
+        let mut ownership = Ownership::new(Settings::new(NodeId(1), NodeLock(1)), Generation(0), StorageClient(1));
         let (mut now, mut open, mut written) = (Nanos::default(), BTreeSet::new(), None);
         let mut generation = Generation(0);
         let (mut last_op, mut last_command, mut commands) = (OpId(0), 0, BTreeSet::new());

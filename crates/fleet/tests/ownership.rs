@@ -1,14 +1,20 @@
 //! Single steps of the ownership: what each rule does, without a simulated world.
 
 use fleet::{
-    Action, Command, CommandError, CommandId, ConnectionId, Epoch, Event, Generation, Header, LossReason, NodeId, OpId,
-    Owner, OwnerRecord, Ownership, RequestError, RequestId, RequestKind, Settings, StateKind, StorageAnswer,
-    StorageClient, StorageError,
+    Action, Command, CommandError, CommandId, ConnectionId, Epoch, Event, Generation, Header, ImageId, LossReason,
+    NodeId, NodeLock, OpId, Owner, OwnerRecord, Ownership, RequestError, RequestId, RequestKind, Settings, StateKind,
+    StorageAnswer, StorageClient, StorageError,
 };
 use seam::Nanos;
 
 const HERE: NodeId = NodeId(1);
-const OTHER: Owner = Owner { node: NodeId(2), client: StorageClient(20) };
+const IMAGE: ImageId = ImageId(0);
+const LOCK: NodeLock = NodeLock(7);
+const OTHER: Owner = owner(NodeId(2), 20);
+
+const fn owner(node: NodeId, client: u64) -> Owner {
+    Owner { node, client: StorageClient(client), lock: LOCK, generation: Generation(0) }
+}
 
 /// A node with its time.
 struct Fixture {
@@ -19,7 +25,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Fixture {
-        let ownership = Ownership::new(Settings::new(HERE), Generation(0), StorageClient(10));
+        let ownership = Ownership::new(Settings::new(HERE, LOCK), Generation(0), StorageClient(10));
         Fixture { ownership, now: Nanos::from_secs(100), generation: Generation(0) }
     }
 
@@ -41,7 +47,7 @@ impl Fixture {
         let [Action::ReadHeader { op }] = actions else { panic!("no look at the header: {actions:?}") };
         let owner = record.owner.filter(|_| !record.is_released).map(|owner| owner.client);
         let watchers = owner.into_iter().collect();
-        self.answer(*op, StorageAnswer::Header(Header { record, lock_owner: owner, watchers }))
+        self.answer(*op, StorageAnswer::Header(Header { image: IMAGE, record, lock_owner: owner, watchers }))
     }
 
     /// Continues a claim of `epoch` after its fence.
@@ -87,7 +93,7 @@ fn command_answer(result: Result<(), CommandError>) -> Action {
 }
 
 fn record(owner: Owner) -> OwnerRecord {
-    OwnerRecord { epoch: Epoch(4), owner: Some(owner), mark: 0, is_released: false, lost_epoch: Epoch(0) }
+    OwnerRecord { epoch: Epoch(4), owner: Some(owner), is_restorable: true, ..OwnerRecord::default() }
 }
 
 fn executed(request: u64) -> Event {
@@ -100,8 +106,8 @@ fn answer_after_a_pause_is_withheld_until_a_renewal() {
     node.now += Nanos::from_secs(7);
     let actions = node.handle(executed(1));
     let [Action::StopAcknowledging, Action::ReadRecord { op }] = actions[..] else { panic!("{actions:?}") };
-    let owner = Some(Owner { node: HERE, client: StorageClient(11) });
-    let record = OwnerRecord { epoch: Epoch(1), owner, mark: 0, is_released: false, lost_epoch: Epoch(0) };
+    let owner = Some(owner(HERE, 11));
+    let record = OwnerRecord { epoch: Epoch(1), owner, is_restorable: true, ..OwnerRecord::default() };
     let actions = node.answer(op, StorageAnswer::Record(record));
     let answer = Action::Answer { request: RequestId(1), result: Ok(()) };
     assert_eq!(actions, [Action::ResumeAcknowledging, answer]);
@@ -223,7 +229,7 @@ fn request_forwarded_in_another_epoch_is_refused() {
 
 #[test]
 fn command_that_names_another_owner_is_refused() {
-    let third = Owner { node: NodeId(3), client: StorageClient(30) };
+    let third = owner(NodeId(3), 30);
     let later = Owner { client: StorageClient(21), ..OTHER };
     for (epoch, owner) in [(4, third), (3, OTHER), (4, later)] {
         let mut node = Fixture::new();
@@ -255,7 +261,7 @@ fn command_at_a_wrong_time_is_refused() {
 fn living_lock_owner_is_fenced_only_by_command() {
     let header = |record| {
         let lock_owner = StorageClient(99);
-        StorageAnswer::Header(Header { record, lock_owner: Some(lock_owner), watchers: vec![lock_owner] })
+        StorageAnswer::Header(Header { image: IMAGE, record, lock_owner: Some(lock_owner), watchers: vec![lock_owner] })
     };
     let mut node = Fixture::new();
     node.handle(Event::Connected(ConnectionId(1)));
@@ -347,7 +353,7 @@ fn requests_of_a_new_connection_wait_without_a_bound() {
         let expected = if request == RequestId(65) { vec![Action::StopReading] } else { vec![] };
         assert_eq!(actions, expected, "{request:?}");
     }
-    let owner = Some(Owner { node: HERE, client: StorageClient(11) });
+    let owner = Some(owner(HERE, 11));
     let actions = node.answer(op, StorageAnswer::Record(OwnerRecord { epoch: Epoch(1), owner, ..record(OTHER) }));
     assert_eq!(actions.iter().filter(|action| matches!(action, Action::Execute { .. })).count(), 100);
     assert_eq!(actions.last(), Some(&Action::ResumeReading));
@@ -421,8 +427,8 @@ fn owner_of_a_restored_machine_executes_and_destages_nothing() {
     node.handle(executed(1));
     // The mark of a batch of destage is under way when the snapshot is taken, and is written before it is restored.
     let [Action::ReadRecord { op }] = node.handle(Event::DestageWanted)[..] else { panic!("no renewal") };
-    let owner = Some(Owner { node: HERE, client: StorageClient(11) });
-    let record = OwnerRecord { epoch: Epoch(1), owner, ..OwnerRecord::default() };
+    let owner = Some(owner(HERE, 11));
+    let record = OwnerRecord { epoch: Epoch(1), owner, is_restorable: true, ..OwnerRecord::default() };
     let [Action::WriteRecord { op, .. }] = node.answer(op, StorageAnswer::Record(record))[..] else {
         panic!("no mark")
     };

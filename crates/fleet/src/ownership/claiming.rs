@@ -14,7 +14,7 @@ use crate::event::CommandError;
 use crate::ids::{Epoch, StorageClient};
 use crate::record::{Expected, Header, Owner, OwnerRecord};
 use crate::sabotage::Sabotage;
-use crate::settings::{ATTEMPT_TIMEOUT, CLOCK_MARGIN, LEASE, RETRY_PERIOD, RIVAL_TIMEOUT};
+use crate::settings::{ATTEMPT_TIMEOUT, CLOCK_MARGIN, LEASE, RETRY_PERIOD, RIVAL_TIMEOUT, Settings};
 use crate::state::{Standby, State};
 use seam::Nanos;
 
@@ -130,18 +130,19 @@ impl Ownership {
     pub(super) fn header_read(&mut self, now: Nanos, header: &Header) {
         let State::Claiming { claim, .. } = &self.state else { unreachable!("a claim reads the header") };
         let mut claim = claim.clone();
-        claim.old_epoch = header.record.epoch;
-        claim.lost_epoch = header.record.lost_epoch;
+        let trusts_copy = self.settings.sabotage.is(Sabotage::TrustCopiedRecord);
+        let record = if trusts_copy { header.record } else { header.own_record() };
+        (claim.image, claim.old_epoch, claim.lost_epoch) = (header.image, record.epoch, record.lost_epoch);
         if claim.epoch() == claim.old_epoch {
             // No epoch is left: the record is damaged, and no owner can be told from the next one.
             return self.abandon_claim(now);
         }
-        self.learn(&header.record);
+        self.learn(&record);
         if claim.trigger == Trigger::Request && self.connections.is_empty() {
             // The clients are gone for which the volume was claimed.
             return self.abandon_claim(now);
         }
-        match self.plan(now, &mut claim, header) {
+        match self.plan(now, &mut claim, header, &record) {
             Plan::Proceed => {
                 if let Trigger::Command(order) = &mut claim.trigger
                     && !std::mem::replace(&mut order.is_accepted, true)
@@ -160,7 +161,7 @@ impl Ownership {
                 self.enter_standby(now, Standby { look_at, ..Standby::default() });
             }
             Plan::LeaveToOwner(owner) => {
-                let (epoch, look_at) = (header.record.epoch, now + RETRY_PERIOD);
+                let (epoch, look_at) = (record.epoch, now + RETRY_PERIOD);
                 self.enter_standby(now, Standby { owner: Some(owner), epoch, look_at, ask_at: Nanos::default() });
             }
         }
@@ -185,10 +186,10 @@ impl Ownership {
     }
 
     /// Decides about the claim, and finds the clients to fence.
-    fn plan(&self, now: Nanos, claim: &mut Claim, header: &Header) -> Plan {
+    fn plan(&self, now: Nanos, claim: &mut Claim, header: &Header, record: &OwnerRecord) -> Plan {
         let is_alive = |client: StorageClient| header.watchers.contains(&client);
-        let record = &header.record;
         claim.fences.clear();
+        claim.unfenced = None;
         claim.awaits_lease = false;
         if let Trigger::Command(order) = claim.trigger {
             let owner = record.owner.filter(|_| !record.is_released);
@@ -201,19 +202,29 @@ impl Ownership {
         }
         if let Some(owner) = record.owner.filter(|_| !record.is_released) {
             claim.lost_epoch = record.epoch;
-            // An earlier process of this node has ended, and an earlier session of this process is not used any more.
-            let is_own = owner.node == self.settings.node;
+            // An earlier process that had the lock has ended, and an earlier session of this one is not used any more.
+            let has_lock = (owner.lock, owner.generation) == (self.settings.lock, self.generation);
+            let is_here = owner.node == self.settings.node;
+            let is_own = is_here && (has_lock || self.settings.sabotage.is(Sabotage::TrustNode));
             let is_declared_dead = match claim.trigger {
                 Trigger::Command(order) => order.is_dead,
                 Trigger::Request | Trigger::Peer if is_own => false,
+                // Another process of this node, which may be alive until its watch has expired.
+                Trigger::Request | Trigger::Peer if is_here && !is_alive(owner.client) => false,
                 Trigger::Request if self.settings.takes_over_automatically && !is_alive(owner.client) => false,
                 Trigger::Request | Trigger::Peer => return Plan::LeaveToOwner(owner),
             };
             claim.fences.push(owner.client);
+            claim.fences.extend(record.unfenced);
             // An expired watch proves nothing: the owner may renew its lease until it is fenced.
             let trusts_watch = self.settings.sabotage.is(Sabotage::TrustExpiredWatch) && !is_alive(owner.client);
             let is_dead = is_own || is_declared_dead || trusts_watch;
             claim.awaits_lease = !is_dead && !self.settings.sabotage.is(Sabotage::SkipLeaseWait);
+        }
+        if record.is_released && record.is_restorable && !self.settings.sabotage.is(Sabotage::TrustReleased) {
+            let released = record.owner.map(|owner| owner.client);
+            claim.unfenced =
+                released.filter(|client| !self.settings.sabotage.is(Sabotage::ReuseSession) || *client != self.client);
         }
         if claim.trigger == Trigger::Peer && claim.fences.is_empty() {
             return Plan::LeaveFree;
@@ -307,13 +318,17 @@ impl Ownership {
     }
 
     fn claimed_record(&self, claim: &Claim) -> OwnerRecord {
-        let owner = Owner { node: self.settings.node, client: self.client };
+        let Settings { node, lock, is_restorable, .. } = self.settings;
+        let owner = Owner { node, client: self.client, lock, generation: self.generation };
         OwnerRecord {
+            image: claim.image,
             epoch: claim.epoch(),
             owner: Some(owner),
             mark: 0,
             is_released: false,
             lost_epoch: claim.lost_epoch,
+            is_restorable,
+            unfenced: claim.unfenced,
         }
     }
 

@@ -27,8 +27,9 @@ impl Ownership {
         self.answer_withheld(now);
         let State::Draining { lease, needs_renewal, .. } = &self.state else { return };
         let is_confirmed = lease.completed() >= *needs_renewal;
+        let is_fenced = lease.fence.is_none() || self.settings.sabotage.is(Sabotage::HandOverUnfenced);
         let is_idle = self.requests_in(Stage::Executing).is_empty();
-        if self.drain_step() == DrainStep::AwaitRequests && is_confirmed && is_idle {
+        if self.drain_step() == DrainStep::AwaitRequests && is_confirmed && is_fenced && is_idle {
             if self.settings.sabotage.is(Sabotage::ReleaseBeforeQuiesce) {
                 self.set_drain_step(DrainStep::AwaitRenewal);
             } else {
@@ -50,7 +51,7 @@ impl Ownership {
         if lease.renewal.is_some() {
             return;
         }
-        let new = OwnerRecord { is_released: true, ..lease.record };
+        let new = OwnerRecord { is_released: true, unfenced: None, ..lease.record };
         self.write_release(new);
     }
 

@@ -3,11 +3,11 @@
 use super::Ownership;
 use crate::action::{Action, LossReason};
 use crate::ids::{Epoch, NodeId, OpId};
-use crate::lease::{Lease, LeasePhase, Renewal, RenewalStep};
+use crate::lease::{Lease, LeasePhase, ReleasedFence, Renewal, RenewalStep};
 use crate::record::{Expected, OwnerRecord};
 use crate::request::Stage;
 use crate::sabotage::Sabotage;
-use crate::settings::OPERATION_TIMEOUT;
+use crate::settings::{FENCE_TIMEOUT, OPERATION_TIMEOUT};
 use crate::state::{DrainStep, State};
 use seam::Nanos;
 
@@ -27,6 +27,35 @@ impl Ownership {
         self.destage_needs_renewal = None;
         self.state = State::Owning { lease: Lease::new(record, confirmed_at) };
         self.actions.push(Action::Serve { epoch: record.epoch });
+        if let Some(client) = record.unfenced {
+            let holds_destage = false;
+            let fence = ReleasedFence { client, ops: Vec::new(), ordered_at: now, holds_destage };
+            self.lease_mut().fence = Some(fence);
+            self.fence_released(now);
+        }
+        self.step(now);
+    }
+
+    /// Orders to fence the session of the owner before, once more if there was no answer.
+    fn fence_released(&mut self, now: Nanos) {
+        let op = self.next_op();
+        let fence = self.lease_mut().fence.as_mut().expect("a session is to be fenced");
+        fence.ops.push(op);
+        fence.ordered_at = now;
+        let client = fence.client;
+        self.actions.push(Action::Fence { op, client });
+    }
+
+    /// True for an order to fence the session of the owner before.
+    pub(super) fn is_released_fence(&self, op: OpId) -> bool {
+        self.lease().and_then(|lease| lease.fence.as_ref()).is_some_and(|fence| fence.ops.contains(&op))
+    }
+
+    pub(super) fn released_fenced(&mut self, now: Nanos) {
+        let fence = self.lease_mut().fence.take().expect("a session is to be fenced");
+        if fence.holds_destage {
+            self.want_destage(now);
+        }
         self.step(now);
     }
 
@@ -126,6 +155,11 @@ impl Ownership {
             | State::Draining { step: DrainStep::Unlock(_), step_at, .. } => now.since(*step_at) >= OPERATION_TIMEOUT,
             _ => false,
         };
+        let is_fence_overdue =
+            |lease: &Lease| lease.fence.as_ref().is_some_and(|fence| now.since(fence.ordered_at) >= FENCE_TIMEOUT);
+        if self.lease().is_some_and(is_fence_overdue) {
+            self.fence_released(now);
+        }
         if is_drain_overdue || self.lease().is_some_and(|lease| lease.is_overdue(now)) {
             self.repeat_operation(now);
         }
@@ -207,7 +241,11 @@ impl Ownership {
     /// Destage begins after a renewal that began after the data path has asked, and that has marked the record: a
     /// process whose memory went back in time writes nothing to the image, where the storage could not refuse it.
     pub(super) fn want_destage(&mut self, now: Nanos) {
-        let State::Owning { lease } = &self.state else { return };
+        let State::Owning { lease } = &mut self.state else { return };
+        if let Some(fence) = &mut lease.fence {
+            fence.holds_destage = true;
+            return;
+        }
         let needs = if self.settings.sabotage.is(Sabotage::SkipConfirmation) { 0 } else { lease.next_renewal() };
         self.destage_needs_renewal = Some(needs);
         self.step(now);

@@ -16,6 +16,9 @@ impl Ownership {
         }
         self.note_progress(now);
         match result {
+            Ok(StorageAnswer::Done) if self.is_released_fence(op) => self.released_fenced(now),
+            // The order is repeated later.
+            Err(StorageError::TimedOut | StorageError::Other) if self.is_released_fence(op) => {}
             Ok(answer) => self.believe(now, answer),
             Err(error) => self.refused(now, error),
         }
@@ -29,6 +32,7 @@ impl Ownership {
             | State::Acquiring { op: awaited, .. }
             | State::Replaying { op: awaited, .. }
             | State::Recording { op: awaited, .. } => *awaited == op,
+            State::Owning { .. } | State::Draining { .. } if self.is_released_fence(op) => true,
             State::Owning { lease } => lease.renewal.is_some_and(|renewal| renewal.op == op),
             State::Draining { lease, step, .. } => {
                 let is_of_step = match step {

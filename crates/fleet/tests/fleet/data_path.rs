@@ -20,29 +20,10 @@ struct Block {
 /// Purpose of an operation of the data path.
 #[derive(Clone, Debug)]
 pub enum DataOp {
-    Append {
-        versions: Vec<(usize, u32)>,
-    },
-    WriteBack {
-        block: usize,
-        version: u32,
-        value: u32,
-    },
-    /// Reads a block that was written back.
-    ReadBack {
-        block: usize,
-        version: u32,
-        value: u32,
-    },
-    Trim {
-        block: usize,
-        version: u32,
-        seqs: Vec<u64>,
-    },
-    Read {
-        block: usize,
-        request: RequestId,
-    },
+    Append { versions: Vec<(usize, u32)> },
+    WriteBack { block: usize, version: u32 },
+    Trim { block: usize, version: u32, seqs: Vec<u64> },
+    Read { block: usize, request: RequestId },
 }
 
 /// Output of the data path.
@@ -51,8 +32,6 @@ pub enum Output {
     /// A request is executed; the value is that of a read.
     Executed(RequestId, u32),
     Quiesced(OpId),
-    /// The image has another content than this owner has written.
-    Refused,
 }
 
 /// The data path of an owner.
@@ -67,14 +46,12 @@ pub struct DataPath {
     flushes: Vec<RequestId>,
     next_flushes: Vec<RequestId>,
     quiesce: Option<OpId>,
-    /// Blocks are read back before the log is trimmed.
-    reads_back: bool,
 }
 
 impl DataPath {
     /// The content of a replayed log, in the order of its records.
-    pub fn recover(epoch: Epoch, log: &Log, reads_back: bool) -> DataPath {
-        let mut data = DataPath { epoch, next_seq: log.next_seq, reads_back, ..DataPath::default() };
+    pub fn recover(epoch: Epoch, log: &Log) -> DataPath {
+        let mut data = DataPath { epoch, next_seq: log.next_seq, ..DataPath::default() };
         for (seq, (block, value)) in &log.records {
             let block = &mut data.blocks[*block];
             block.value = Some(*value);
@@ -128,7 +105,7 @@ impl DataPath {
                 block.is_written_back = true;
                 let value = block.value.expect("a dirty block has a value");
                 let op = StorageOp::WriteBlock { epoch: self.epoch, block: index, value };
-                outputs.push(Output::Send(DataOp::WriteBack { block: index, version: block.version, value }, op));
+                outputs.push(Output::Send(DataOp::WriteBack { block: index, version: block.version }, op));
             }
         }
         outputs
@@ -148,12 +125,7 @@ impl DataPath {
                 let executed = std::mem::take(&mut self.flushes).into_iter().map(|flush| Output::Executed(flush, 0));
                 executed.chain(self.pump()).collect()
             }
-            DataOp::WriteBack { block, version, value } if self.reads_back => {
-                vec![Output::Send(DataOp::ReadBack { block, version, value }, StorageOp::ReadBlock(block))]
-            }
-            // The storage took the write for one that it knows: this process went back in time.
-            DataOp::ReadBack { value: written, .. } if written != value => vec![Output::Refused],
-            DataOp::WriteBack { block: index, version, .. } | DataOp::ReadBack { block: index, version, .. } => {
+            DataOp::WriteBack { block: index, version } => {
                 let block = &self.blocks[index];
                 let is_covered = |record: &&(u64, u32)| record.1 <= version;
                 let seqs: Vec<_> = block.records.iter().filter(is_covered).map(|record| record.0).collect();

@@ -199,6 +199,11 @@ pub enum Fault {
         volume: usize,
         after: u64,
     },
+    /// Another program blocks the owner's session for a short time.
+    BlockShortly {
+        volume: usize,
+        duration: u64,
+    },
     /// Kills a node for good, and orders the others to take its volumes over.
     FenceNode {
         node: usize,

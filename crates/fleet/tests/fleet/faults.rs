@@ -15,6 +15,12 @@ pub enum Focus {
     Rewinds,
     ExpiredWatch,
     Destage,
+    /// Owners that are restored after they have released the volume.
+    Released,
+    /// Owners whose session another program has blocked for a short time.
+    ShortBlock,
+    /// Restored owners without a generation number, which the ownership does not promise to survive.
+    SameOwner,
 }
 
 /// The plan of a run.
@@ -23,8 +29,15 @@ pub struct Plan {
     pub volumes: usize,
     pub is_automatic: bool,
     pub has_faults: bool,
-    /// The machines have a generation number.
+    /// The machines have a generation number. Without one, no machine goes back within one ownership.
     pub has_generation: bool,
+    pub rewinds_same_owner: bool,
+    /// The machines can be restored.
+    pub is_restorable: bool,
+    /// The storage forgets the numbers of earlier owners.
+    pub forgets: bool,
+    /// The images are copies, with the record of another one.
+    pub has_copied_records: bool,
     /// The helper between a node and the storage loses answers.
     pub has_lossy_helper: bool,
     /// Limits of the queues.
@@ -59,6 +72,10 @@ impl Plan {
             is_automatic: rng.chance(500_000),
             has_faults,
             has_generation: rng.chance(500_000),
+            rewinds_same_owner: false,
+            is_restorable: false,
+            forgets: rng.coin(),
+            has_copied_records: rng.chance(100_000),
             has_lossy_helper: has_faults && rng.chance(250_000),
             requests_max: if rng.chance(300_000) { 1 + rng.below(2) as usize } else { 64 },
             late_percent: if has_faults { [0, 1, 3, 15][rng.below(4) as usize] } else { 0 },
@@ -70,6 +87,8 @@ impl Plan {
         };
         let drawn = match rng.below(20) {
             3 => Focus::Destage,
+            4 => Focus::Released,
+            5 => Focus::ShortBlock,
             0 => Focus::LateResults,
             1 => Focus::Rewinds,
             2 => Focus::ExpiredWatch,
@@ -79,6 +98,9 @@ impl Plan {
             Focus::LateResults if has_faults => plan.draw_late_results(rng),
             Focus::Rewinds if has_faults => plan.draw_rewinds(rng),
             Focus::ExpiredWatch if has_faults => plan.draw_expired_watch(rng),
+            Focus::SameOwner if has_faults => plan.draw_same_owner(rng),
+            Focus::Released if has_faults => plan.draw_released(rng),
+            Focus::ShortBlock if has_faults => plan.draw_short_block(rng),
             Focus::Destage if has_faults => plan.draw_destage(rng),
             _ => {
                 plan.draw_migrations(rng, 3);
@@ -89,6 +111,10 @@ impl Plan {
                 }
             }
         }
+        let restores = |fault: &Fault| {
+            matches!(fault, Fault::RestoreSnapshot { .. } | Fault::RewindOwner { .. } | Fault::RewindDestage { .. })
+        };
+        plan.is_restorable = rng.coin() || plan.faults.iter().any(|(_, fault)| restores(fault));
         plan
     }
 
@@ -127,6 +153,43 @@ impl Plan {
             let (at, volume) = (SECOND + rng.below(30 * SECOND), rng.below(self.volumes as u64) as usize);
             let after = MILLI + rng.below([20 * MILLI, 2 * SECOND][rng.below(2) as usize]);
             self.faults.push((at, Fault::RewindDestage { volume, after }));
+        }
+        self.draw_migrations(rng, 3);
+    }
+
+    fn draw_released(&mut self, rng: &Rng) {
+        for _ in 0..2 {
+            let (at, volume) = (SECOND + rng.below(25 * SECOND), rng.below(self.volumes as u64) as usize);
+            let after = between(rng, 3 * SECOND, 16 * SECOND);
+            self.faults.push((at, Fault::RewindDestage { volume, after }));
+            for delay in [rng.below(3 * SECOND), between(rng, 3 * SECOND, 9 * SECOND)] {
+                let to = node_id(rng.below(NODES as u64) as usize);
+                for node in 0..NODES {
+                    self.faults.push((at + delay, Fault::Move { node, volume, to }));
+                }
+            }
+        }
+    }
+
+    /// An owner that is blocked, and cannot notice it before the entry has ended.
+    fn draw_short_block(&mut self, rng: &Rng) {
+        let volume = rng.below(self.volumes as u64) as usize;
+        let at = 3 * SECOND + rng.below(15 * SECOND);
+        let (duration, delay) = (between(rng, SECOND, 10 * SECOND), rng.below(2 * SECOND));
+        let until = at + duration + rng.below(8 * SECOND);
+        self.faults.push((at, Fault::BlockShortly { volume, duration }));
+        let take_over_after = rng.below(2 * SECOND);
+        let isolate = Fault::Isolate { volume, until, cuts_links: false, take_over_after };
+        self.faults.push((at.saturating_sub(delay), isolate));
+        self.draw_migrations(rng, 2);
+    }
+
+    fn draw_same_owner(&mut self, rng: &Rng) {
+        (self.has_generation, self.rewinds_same_owner) = (false, true);
+        for _ in 0..2 {
+            let (at, volume) = (SECOND + rng.below(30 * SECOND), rng.below(self.volumes as u64) as usize);
+            let after = if rng.chance(600_000) { rng.below(3 * SECOND) } else { rng.below(12 * SECOND) };
+            self.faults.push((at, Fault::RewindOwner { volume, after }));
         }
         self.draw_migrations(rng, 3);
     }

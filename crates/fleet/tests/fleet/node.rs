@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fleet::{Generation, OpId, Ownership, RequestId, Settings, StorageClient};
+use fleet::{Generation, NodeLock, OpId, Ownership, RequestId, Settings, StorageClient};
 use seam::Nanos;
 
 use crate::data_path::{DataOp, DataPath};
@@ -140,5 +140,6 @@ pub struct Node {
     pub storage_cut_until: u64,
     pub clock: Clock,
     pub generation: Generation,
+    pub lock: NodeLock,
     pub snapshot: Option<(Vec<Instance>, Nanos)>,
 }

@@ -21,12 +21,12 @@ fn assert_caught(sabotage: Sabotage, check: Check, focus: Option<Focus>, seeds: 
 
 #[test]
 fn serving_before_fencing_is_caught() {
-    assert_caught(Sabotage::ServeBeforeFencing, Check::Writers, None, 1_000);
+    assert_caught(Sabotage::ServeBeforeFencing, Check::History, None, 1_000);
 }
 
 #[test]
 fn epoch_written_after_serving_is_caught() {
-    assert_caught(Sabotage::EpochAfterServing, Check::Writers, None, 1_000);
+    assert_caught(Sabotage::EpochAfterServing, Check::History, None, 1_000);
 }
 
 #[test]
@@ -61,12 +61,12 @@ fn serving_new_connections_unconfirmed_is_caught() {
 
 #[test]
 fn renewal_without_a_look_at_the_log_is_caught() {
-    assert_caught(Sabotage::IgnoreLogEnd, Check::History, None, 1_000);
+    assert_caught(Sabotage::IgnoreLogEnd, Check::History, Some(Focus::SameOwner), 1_000);
 }
 
 #[test]
 fn destage_without_a_mark_is_caught() {
-    assert_caught(Sabotage::DestageWithoutMark, Check::History, None, 1_000);
+    assert_caught(Sabotage::DestageWithoutMark, Check::History, Some(Focus::SameOwner), 1_000);
 }
 
 #[test]
@@ -100,6 +100,21 @@ fn restored_machine_that_stays_the_owner_is_caught() {
 }
 
 #[test]
-fn destage_that_is_not_read_back_is_caught() {
-    assert_caught(Sabotage::SkipReadBack, Check::History, Some(Focus::Destage), 2_000);
+fn released_session_that_is_not_fenced_is_caught() {
+    assert_caught(Sabotage::TrustReleased, Check::Writers, Some(Focus::Released), 2_000);
+}
+
+#[test]
+fn hand_over_before_the_released_session_is_fenced_is_caught() {
+    assert_caught(Sabotage::HandOverUnfenced, Check::Writers, Some(Focus::Released), 5_000);
+}
+
+#[test]
+fn short_blocklist_entry_taken_for_a_fence_is_caught() {
+    assert_caught(Sabotage::BelieveShortFence, Check::Writers, Some(Focus::ShortBlock), 2_000);
+}
+
+#[test]
+fn record_copied_with_its_image_is_caught() {
+    assert_caught(Sabotage::TrustCopiedRecord, Check::Requests, None, 2_000);
 }

@@ -8,7 +8,7 @@ mod storage_link;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use fleet::{Event, Generation, Sabotage, Settings, StorageClient};
+use fleet::{Epoch, Event, Generation, ImageId, NodeLock, Owner, OwnerRecord, Sabotage, Settings, StorageClient};
 use seam::Nanos;
 
 use crate::checker;
@@ -89,7 +89,7 @@ pub fn run(seed: u64, sabotage: Sabotage, focus: Option<Focus>, is_traced: bool)
         sabotage,
         nodes: Vec::new(),
         links_cut_until: [[0; NODES]; NODES],
-        storage: Storage::new(plan.volumes),
+        storage: Storage::new(plan.volumes, plan.forgets),
         clients,
         connections: BTreeMap::new(),
         histories: vec![History::default(); plan.volumes],
@@ -119,11 +119,16 @@ impl World {
                 self.note(text);
             }
         }
+        if self.plan.has_copied_records {
+            self.copy_records();
+        }
         for node in 0..NODES {
             // Clocks of nodes have nothing to do with each other.
             let mut clock = Clock::default();
             clock.set(self.now, Nanos(SECOND * (1 + self.rng.below(1_000))));
-            let instances = (0..self.plan.volumes).map(|_| self.new_instance(node, Generation(0))).collect();
+            let instances = (0..self.plan.volumes)
+                .map(|_| self.new_instance(node, Generation(0), NodeLock(node as u128)))
+                .collect();
             self.nodes.push(Node {
                 instances,
                 is_running: true,
@@ -133,6 +138,7 @@ impl World {
                 storage_cut_until: 0,
                 clock,
                 generation: Generation(0),
+                lock: NodeLock(node as u128),
                 snapshot: None,
             });
             let at = self.rng.below(SECOND / 2);
@@ -149,7 +155,18 @@ impl World {
         self.after(FAULTS_END - start, WorldEvent::Fault(Fault::End));
     }
 
-    fn new_instance(&mut self, node: usize, generation: Generation) -> Instance {
+    /// The images are copies of one whose record names a session that lives.
+    fn copy_records(&mut self) {
+        for volume in 0..self.plan.volumes {
+            let node = self.rng.below(NODES as u64) as usize;
+            let (client, lock) = (StorageClient(1), NodeLock(node as u128));
+            let owner = Some(Owner { node: node_id(node), client, lock, generation: Generation(0) });
+            let record = OwnerRecord { image: ImageId(99), epoch: Epoch(5), owner, ..OwnerRecord::default() };
+            self.storage.images[volume].copy_record(record);
+        }
+    }
+
+    fn new_instance(&mut self, node: usize, generation: Generation, lock: NodeLock) -> Instance {
         let client = self.new_client();
         let sabotage = self.sabotage;
         let takes_over_automatically = self.plan.is_automatic;
@@ -160,7 +177,8 @@ impl World {
             superseded_writes_max: max,
             forwarded_requests_max: max,
             waiting_requests_max: max,
-            ..Settings::new(node_id(node))
+            is_restorable: self.plan.is_restorable,
+            ..Settings::new(node_id(node), lock)
         };
         Instance::new(settings, generation, client)
     }
@@ -325,10 +343,10 @@ impl World {
     }
 
     /// A new owner serves: a crash of the disk, unless the epoch before was released.
-    fn served(&mut self, volume: usize, epoch: fleet::Epoch) {
+    fn served(&mut self, volume: usize, epoch: Epoch) {
         self.serves[volume] += 1;
         let image = &self.storage.images[volume];
-        let was_released = epoch.0 <= 1 || image.released.contains(&fleet::Epoch(epoch.0 - 1));
+        let was_released = epoch.0 <= 1 || image.released.contains(&Epoch(epoch.0 - 1));
         if !was_released {
             let sealed_at = *image.sealed_at.get(&epoch).expect("an owner has replayed the log");
             let lost_at = image.recorded_at.get(&epoch).copied().unwrap_or(self.event);

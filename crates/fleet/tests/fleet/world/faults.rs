@@ -5,7 +5,9 @@ use fleet::{Command, CommandId, ConnectionId, Event};
 use super::{NODES, SECOND, World};
 use crate::events::{Fault, WorldEvent, node_id};
 use crate::history::OpKind;
-use crate::storage::StorageOp;
+use crate::node::Instance;
+use crate::storage::{Image, StorageOp};
+use seam::Nanos;
 
 impl World {
     pub fn fault(&mut self, fault: Fault) {
@@ -41,6 +43,13 @@ impl World {
                 if let Some(node) = self.owner(volume) {
                     self.take_snapshot(node);
                     self.after(after, WorldEvent::Fault(Fault::RestoreSnapshot { node }));
+                }
+            }
+            Fault::BlockShortly { volume, duration } => {
+                if let Some(owner) = self.storage.images[volume].record.owner {
+                    let now = Nanos(self.now);
+                    self.storage.block(now, owner.client, Nanos(self.now + duration));
+                    self.spread_new_map();
                 }
             }
             Fault::RewindDestage { volume, after } => self.rewind_at_destage[volume] = Some(after),
@@ -121,8 +130,12 @@ impl World {
         if self.nodes[node].is_running || self.nodes[node].is_gone {
             return;
         }
-        let generation = self.nodes[node].generation;
-        let instances = (0..self.plan.volumes).map(|_| self.new_instance(node, generation)).collect();
+        if self.rng.chance(300_000) {
+            // The machine has booted again, or another process has the node's name.
+            self.nodes[node].lock.0 += NODES as u128;
+        }
+        let (generation, lock) = (self.nodes[node].generation, self.nodes[node].lock);
+        let instances = (0..self.plan.volumes).map(|_| self.new_instance(node, generation, lock)).collect();
         let started = &mut self.nodes[node];
         started.instances = instances;
         started.is_running = true;
@@ -146,6 +159,16 @@ impl World {
             return;
         }
         let Some((instances, clock)) = self.nodes[node].snapshot.clone() else { return };
+        let is_owner = |(instance, image): (&Instance, &Image)| {
+            let owner = image.record.owner.filter(|_| !image.record.is_released);
+            owner.is_some_and(|owner| owner.client == instance.client)
+        };
+        if !self.plan.has_generation && !self.plan.rewinds_same_owner {
+            // Nothing but a generation number proves that the owner missed nothing.
+            if instances.iter().zip(&self.storage.images).any(is_owner) {
+                return;
+            }
+        }
         self.reset_all_connections(node);
         self.settle_messages(node);
         let world = self.now;

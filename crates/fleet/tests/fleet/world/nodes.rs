@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use fleet::{Action, Epoch, Event, RequestError, RequestId, Sabotage, StateKind, StorageAnswer, StorageError};
+use fleet::{Action, Epoch, Event, RequestError, RequestId, Sabotage, StateKind, StorageAnswer};
 
 use super::{MILLI, SECOND, World, between};
 use crate::data_path::{DataPath, Output};
@@ -105,7 +105,6 @@ impl World {
 
     fn act_locally(&mut self, node: usize, volume: usize, action: Action, events: &mut VecDeque<Event>) {
         let session = self.nodes[node].session;
-        let reads_back = !self.plan.has_generation && self.sabotage != Sabotage::SkipReadBack;
         let instance = &mut self.nodes[node].instances[volume];
         match action {
             Action::Quiesce { op } => {
@@ -124,7 +123,7 @@ impl World {
                 self.after(delay, WorldEvent::ClientReplaced { node, session, volume });
             }
             Action::Serve { epoch } => {
-                instance.data = Some(DataPath::recover(epoch, &instance.replayed, reads_back));
+                instance.data = Some(DataPath::recover(epoch, &instance.replayed));
                 self.served(volume, epoch);
             }
             Action::StopReading => instance.is_reading_stopped = true,
@@ -213,10 +212,6 @@ impl World {
                 Output::Executed(request, value) => {
                     self.nodes[node].instances[volume].values.insert(request, value);
                     events.push_back(Event::Executed { request, result: Ok(()) });
-                }
-                Output::Refused => {
-                    let client = self.nodes[node].instances[volume].client;
-                    events.push_back(Event::DataPathRefused { client, error: StorageError::Stale });
                 }
                 Output::Quiesced(op) => events.push_back(Event::Storage { op, result: Ok(StorageAnswer::Done) }),
             }
