@@ -11,6 +11,8 @@ pub(crate) struct Connection {
     pub needs_renewal: u64,
     /// The latest epoch that this node knew when the connection began: the true one, or an earlier one.
     pub epoch: Epoch,
+    /// The connection was there when a hand-over began.
+    pub precedes_drain: bool,
     /// The volume has been handed over to another node since the connection began: its writes do not move the volume
     /// back while the owner has clients.
     pub is_superseded: bool,

@@ -31,20 +31,18 @@ pub enum Sabotage {
     IgnoreLogEnd,
     /// Destage does not mark the owner's record.
     DestageWithoutMark,
+    /// No destage begins during a hand-over.
+    HandOverWithoutDestage,
     /// The volume is released before dirty data is in the log.
     ReleaseBeforeQuiesce,
     /// A restored machine continues as the owner although its generation is another one.
     IgnoreGeneration,
     /// The session of an owner that has released the volume is not fenced.
     TrustReleased,
-    /// A hand-over does not wait until the session of the owner before is fenced.
-    HandOverUnfenced,
     /// A session that is blocked for a short time counts as fenced.
     BelieveShortFence,
     /// A record that was copied with its image counts.
     TrustCopiedRecord,
-    /// A process takes its node's owner for an earlier process that has ended.
-    TrustNode,
     /// Connections outlive the loss of an owner.
     KeepOldConnections,
     /// A flush of a standby is answered although the owner has unflushed data.

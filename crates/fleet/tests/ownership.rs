@@ -54,6 +54,11 @@ impl Fixture {
     fn claim_fenced(&mut self, op: OpId, epoch: Epoch) -> Vec<Action> {
         let actions = self.answer(op, StorageAnswer::Done);
         let [Action::AcquireLock { op }] = actions[..] else { panic!("{actions:?}") };
+        self.claim_locked(op, epoch)
+    }
+
+    /// Continues a claim of `epoch` after its lock.
+    fn claim_locked(&mut self, op: OpId, epoch: Epoch) -> Vec<Action> {
         let actions = self.answer(op, StorageAnswer::Done);
         let [Action::ReplayLog { op, .. }] = actions[..] else { panic!("{actions:?}") };
         let actions = self.answer(op, StorageAnswer::LogReplayed { epoch, last_append: Epoch(0) });
@@ -450,4 +455,132 @@ fn session_opened_before_a_snapshot_is_not_used_after_it() {
     let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
     assert_eq!(actions, [Action::CloseFrontEnds, Action::ReplaceClient]);
     assert_eq!(node.ownership.state(), StateKind::Fenced);
+}
+
+/// Claims a volume that another node has released, and returns the order to fence that node's session.
+fn claim_released(node: &mut Fixture) -> OpId {
+    node.handle(Event::Connected(ConnectionId(1)));
+    let actions = node.request(1, RequestKind::Write);
+    let released = OwnerRecord { is_released: true, ..record(OTHER) };
+    assert_eq!(node.read_header(&actions, released), [Action::ReplaceClient]);
+    let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
+    let [Action::AcquireLock { op }] = actions[..] else { panic!("{actions:?}") };
+    let actions = node.claim_locked(op, Epoch(5));
+    let [Action::Serve { .. }, Action::Fence { op, client: StorageClient(20) }, Action::Execute { .. }] = actions[..]
+    else {
+        panic!("{actions:?}")
+    };
+    node.handle(executed(1));
+    op
+}
+
+#[test]
+fn destage_waits_until_the_released_session_is_fenced() {
+    let mut node = Fixture::new();
+    let op = claim_released(&mut node);
+    assert_eq!(node.handle(Event::DestageWanted), []);
+    let actions = node.answer(op, StorageAnswer::Done);
+    assert!(matches!(actions[..], [Action::ReadRecord { .. }]), "the mark of the destage: {actions:?}");
+}
+
+#[test]
+fn hand_over_waits_until_the_released_session_is_fenced() {
+    let mut node = Fixture::new();
+    let fence = claim_released(&mut node);
+    let command = Command::Move { to: OTHER.node };
+    let actions = node.handle(Event::Command { id: CommandId(1), command });
+    let [_, Action::ReadRecord { op }] = actions[..] else { panic!("{actions:?}") };
+    let unfenced = Some(StorageClient(20));
+    let owner = Some(owner(HERE, 11));
+    let record = OwnerRecord { epoch: Epoch(5), owner, is_restorable: true, unfenced, ..OwnerRecord::default() };
+    assert_eq!(node.answer(op, StorageAnswer::Record(record)), []);
+    let actions = node.answer(fence, StorageAnswer::Done);
+    assert!(matches!(actions[..], [Action::Quiesce { .. }]), "{actions:?}");
+}
+
+#[test]
+fn fence_of_a_released_session_without_an_answer_is_repeated() {
+    let mut node = Fixture::new();
+    let first = claim_released(&mut node);
+    node.now += Nanos::from_secs(10);
+    let actions = node.handle(Event::Tick);
+    assert!(actions.iter().any(|action| matches!(action, Action::Fence { .. })), "{actions:?}");
+    // The first order suffices, if its answer comes late.
+    node.answer(first, StorageAnswer::Done);
+    node.now += Nanos::from_secs(10);
+    let actions = node.handle(Event::Tick);
+    assert!(!actions.iter().any(|action| matches!(action, Action::Fence { .. })), "{actions:?}");
+}
+
+#[test]
+fn record_copied_with_its_image_names_no_owner() {
+    let mut node = Fixture::new();
+    node.handle(Event::Connected(ConnectionId(1)));
+    let actions = node.request(1, RequestKind::Write);
+    let [Action::ReadHeader { op }] = actions[..] else { panic!("{actions:?}") };
+    let copied = OwnerRecord { image: ImageId(1), ..record(owner(HERE, 20)) };
+    let header = Header { image: IMAGE, record: copied, lock_owner: None, watchers: vec![StorageClient(20)] };
+    assert_eq!(node.answer(op, StorageAnswer::Header(header)), [Action::ReplaceClient]);
+    let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
+    assert!(matches!(actions[..], [Action::AcquireLock { .. }]), "nothing is fenced: {actions:?}");
+}
+
+#[test]
+fn another_process_of_the_node_is_awaited() {
+    let other_lock = Owner { lock: NodeLock(8), ..owner(HERE, 20) };
+    let other_generation = Owner { generation: Generation(1), ..owner(HERE, 20) };
+    for other in [other_lock, other_generation] {
+        let mut node = Fixture::new();
+        node.handle(Event::Connected(ConnectionId(1)));
+        let actions = node.request(1, RequestKind::Write);
+        assert_eq!(node.read_header(&actions, record(other)), [], "its watch lives");
+        node.now += Nanos::from_secs(1);
+        let [Action::ReadHeader { op }] = node.handle(Event::Tick)[..] else { panic!("no look at the header") };
+        let (record, lock_owner) = (record(other), Some(other.client));
+        let header = Header { image: IMAGE, record, lock_owner, watchers: vec![] };
+        assert_eq!(node.answer(op, StorageAnswer::Header(header)), [Action::ReplaceClient]);
+        let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
+        let [Action::Fence { op, .. }] = actions[..] else { panic!("{actions:?}") };
+        let [Action::AcquireLock { op }] = node.answer(op, StorageAnswer::Done)[..] else { panic!("no lock") };
+        let [Action::ReplayLog { op, .. }] = node.answer(op, StorageAnswer::Done)[..] else { panic!("no replay") };
+        node.answer(op, StorageAnswer::LogReplayed { epoch: Epoch(5), last_append: Epoch(4) });
+        assert_eq!(node.ownership.state(), StateKind::AwaitingLease);
+    }
+}
+
+#[test]
+fn connection_that_begins_in_a_hand_over_is_not_superseded() {
+    let mut node = Fixture::own();
+    node.handle(executed(1));
+    let command = Command::Move { to: OTHER.node };
+    let actions = node.handle(Event::Command { id: CommandId(1), command });
+    let [_, Action::ReadRecord { op }] = actions[..] else { panic!("{actions:?}") };
+    node.handle(Event::Connected(ConnectionId(2)));
+    let owner = Some(owner(HERE, 11));
+    let record = OwnerRecord { epoch: Epoch(1), owner, is_restorable: true, ..OwnerRecord::default() };
+    let actions = node.answer(op, StorageAnswer::Record(record));
+    let quiesce = actions.iter().find_map(|action| match action {
+        Action::Quiesce { op } => Some(*op),
+        _ => None,
+    });
+    let renewal = actions.iter().find_map(|action| match action {
+        Action::ReadRecord { op } => Some(*op),
+        _ => None,
+    });
+    if let Some(op) = renewal {
+        node.answer(op, StorageAnswer::Record(record));
+    }
+    let actions = node.answer(quiesce.expect("the log is completed"), StorageAnswer::Done);
+    let [Action::WriteRecord { op, new, .. }] = actions[..] else { panic!("{actions:?}") };
+    let [Action::ReadRecord { op }] = node.answer(op, StorageAnswer::RecordWritten)[..] else { panic!("no read") };
+    let [Action::ReleaseLock { op }] = node.answer(op, StorageAnswer::Record(new))[..] else { panic!("no unlock") };
+    node.answer(op, StorageAnswer::Done);
+    let flush = |connection, request| Event::Request {
+        connection: ConnectionId(connection),
+        request: RequestId(request),
+        kind: RequestKind::Flush,
+    };
+    let answer = Action::Answer { request: RequestId(2), result: Ok(()) };
+    assert_eq!(node.handle(flush(1, 2)), [answer], "the source of the hand-over");
+    assert!(!node.handle(flush(2, 3)).iter().any(|action| matches!(action, Action::Answer { .. })));
 }

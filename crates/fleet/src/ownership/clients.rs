@@ -16,7 +16,13 @@ use seam::Nanos;
 impl Ownership {
     pub(super) fn connect(&mut self, now: Nanos, connection: ConnectionId) {
         let needs_renewal = self.next_renewal();
-        let new = Connection { needs_renewal, epoch: self.known_epoch, is_superseded: false, is_departing: false };
+        let new = Connection {
+            needs_renewal,
+            epoch: self.known_epoch,
+            is_superseded: false,
+            is_departing: false,
+            precedes_drain: false,
+        };
         // A repeated event does not begin a connection again.
         self.connections.entry(connection).or_insert(new);
         self.step(now);

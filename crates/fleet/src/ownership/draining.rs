@@ -2,6 +2,7 @@
 
 use super::Ownership;
 use crate::action::{Action, LossReason};
+use crate::lease::LeasePhase;
 use crate::peer::PeerMessage;
 use crate::record::{Expected, OwnerRecord};
 use crate::request::{RequestKind, Source, Stage};
@@ -27,7 +28,7 @@ impl Ownership {
         self.answer_withheld(now);
         let State::Draining { lease, needs_renewal, .. } = &self.state else { return };
         let is_confirmed = lease.completed() >= *needs_renewal;
-        let is_fenced = lease.fence.is_none() || self.settings.sabotage.is(Sabotage::HandOverUnfenced);
+        let is_fenced = lease.fence.is_none();
         let is_idle = self.requests_in(Stage::Executing).is_empty();
         if self.drain_step() == DrainStep::AwaitRequests && is_confirmed && is_fenced && is_idle {
             if self.settings.sabotage.is(Sabotage::ReleaseBeforeQuiesce) {
@@ -39,7 +40,12 @@ impl Ownership {
             }
         }
         match self.drain_step() {
-            DrainStep::AwaitRequests | DrainStep::Quiesce(_) => self.renew_if_due(now),
+            DrainStep::AwaitRequests | DrainStep::Quiesce(_) => {
+                self.renew_if_due(now);
+                if self.lease_phase(now) == Some(LeasePhase::Valid) {
+                    self.destage_if_confirmed();
+                }
+            }
             DrainStep::AwaitRenewal => self.release_record(),
             DrainStep::Record { .. } | DrainStep::ReadBack { .. } | DrainStep::Unlock(_) => {}
         }
@@ -66,6 +72,7 @@ impl Ownership {
     }
 
     pub(super) fn quiesced(&mut self, now: Nanos) {
+        self.destage_needs_renewal = None;
         self.set_drain_step(DrainStep::AwaitRenewal);
         self.step(now);
     }
@@ -96,7 +103,7 @@ impl Ownership {
     pub(super) fn unlocked(&mut self, now: Nanos) {
         let State::Draining { lease, to, .. } = &self.state else { unreachable!("the volume is handed over") };
         let (epoch, to) = (lease.record.epoch, *to);
-        for connection in self.connections.values_mut() {
+        for connection in self.connections.values_mut().filter(|connection| connection.precedes_drain) {
             connection.is_superseded = true;
             connection.is_departing = true;
         }

@@ -19,6 +19,7 @@ impl Ownership {
             connection.needs_renewal = 0;
             connection.is_superseded = false;
             connection.is_departing = false;
+            connection.precedes_drain = false;
         }
         for request in self.requests.values_mut() {
             request.needs_renewal = 0;
@@ -97,6 +98,12 @@ impl Ownership {
                 self.actions.push(Action::Execute { request: id });
             }
         }
+        self.destage_if_confirmed();
+    }
+
+    /// Begins the batch of destage that the data path wants, after its mark.
+    pub(super) fn destage_if_confirmed(&mut self) {
+        let completed = self.lease().expect("an owner has a lease").completed();
         if self.destage_needs_renewal.is_some_and(|needs| needs <= completed) {
             self.destage_needs_renewal = None;
             self.actions.push(Action::Destage);
@@ -241,7 +248,16 @@ impl Ownership {
     /// Destage begins after a renewal that began after the data path has asked, and that has marked the record: a
     /// process whose memory went back in time writes nothing to the image, where the storage could not refuse it.
     pub(super) fn want_destage(&mut self, now: Nanos) {
-        let State::Owning { lease } = &mut self.state else { return };
+        let is_draining = matches!(self.state, State::Draining { .. });
+        if is_draining && self.settings.sabotage.is(Sabotage::HandOverWithoutDestage) {
+            return;
+        }
+        // A hand-over needs room in the log.
+        let (State::Owning { lease }
+        | State::Draining { lease, step: DrainStep::AwaitRequests | DrainStep::Quiesce(_), .. }) = &mut self.state
+        else {
+            return;
+        };
         if let Some(fence) = &mut lease.fence {
             fence.holds_destage = true;
             return;
@@ -265,7 +281,12 @@ impl Ownership {
     pub(super) fn start_drain(&mut self, now: Nanos, to: Option<NodeId>) {
         let State::Owning { lease } = &self.state else { unreachable!("an owner drains") };
         let (lease, needs_renewal) = (lease.clone(), lease.next_renewal());
-        self.destage_needs_renewal = None;
+        if self.settings.sabotage.is(Sabotage::HandOverWithoutDestage) {
+            self.destage_needs_renewal = None;
+        }
+        for connection in self.connections.values_mut() {
+            connection.precedes_drain = true;
+        }
         self.state = State::Draining { lease, to, needs_renewal, step: DrainStep::AwaitRequests, step_at: now };
         self.step(now);
     }

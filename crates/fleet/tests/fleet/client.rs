@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     Mixed,
+    /// Reads and flushes.
     ReadsOnly,
+    /// Reads, which need no storage once the blocks are cached.
+    NoFlushes,
 }
 
 /// A client.

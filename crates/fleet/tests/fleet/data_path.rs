@@ -46,12 +46,15 @@ pub struct DataPath {
     flushes: Vec<RequestId>,
     next_flushes: Vec<RequestId>,
     quiesce: Option<OpId>,
+    is_quiesced: bool,
+    /// Records that the log holds, at most.
+    records_max: usize,
 }
 
 impl DataPath {
     /// The content of a replayed log, in the order of its records.
-    pub fn recover(epoch: Epoch, log: &Log) -> DataPath {
-        let mut data = DataPath { epoch, next_seq: log.next_seq, ..DataPath::default() };
+    pub fn recover(epoch: Epoch, log: &Log, records_max: usize) -> DataPath {
+        let mut data = DataPath { epoch, next_seq: log.next_seq, records_max, ..DataPath::default() };
         for (seq, (block, value)) in &log.records {
             let block = &mut data.blocks[*block];
             block.value = Some(*value);
@@ -96,7 +99,7 @@ impl DataPath {
 
     /// Writes dirty blocks to the image, of which `is_chosen` chooses some.
     pub fn destage(&mut self, mut is_chosen: impl FnMut() -> bool) -> Vec<Output> {
-        if self.appending > 0 || self.quiesce.is_some() {
+        if self.appending > 0 || self.is_quiesced {
             return Vec::new();
         }
         let mut outputs = Vec::new();
@@ -155,11 +158,17 @@ impl DataPath {
         let is_unlogged = |block: &&(usize, &Block)| block.1.is_dirty && block.1.logged_version < block.1.version;
         let unlogged: Vec<_> = self.blocks.iter().enumerate().collect();
         let unlogged: Vec<_> = unlogged.iter().filter(is_unlogged).collect();
+        let records = self.blocks.iter().map(|block| block.records.len()).sum::<usize>();
+        if !unlogged.is_empty() && records + unlogged.len() > self.records_max.max(BLOCKS) {
+            // Destage makes room.
+            return Vec::new();
+        }
         self.flushes = std::mem::take(&mut self.next_flushes);
         if unlogged.is_empty() {
             let mut outputs: Vec<_> =
                 std::mem::take(&mut self.flushes).into_iter().map(|flush| Output::Executed(flush, 0)).collect();
             if self.blocks.iter().all(|block| !block.is_written_back) {
+                self.is_quiesced |= self.quiesce.is_some();
                 outputs.extend(self.quiesce.take().map(Output::Quiesced));
             }
             return outputs;

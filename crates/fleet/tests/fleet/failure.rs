@@ -9,6 +9,8 @@ pub enum Check {
     History,
     /// No flush succeeds on a connection that began before an owner was lost.
     OldConnection,
+    /// The owner of another image is not fenced.
+    Bystander,
     /// Volumes are served after all faults.
     Liveness,
     /// Without faults, a volume moves only with its client.

@@ -15,6 +15,8 @@ pub enum Focus {
     Rewinds,
     ExpiredWatch,
     Destage,
+    /// Owners that are cut off the storage, but not their clients.
+    Isolated,
     /// Owners that are restored after they have released the volume.
     Released,
     /// Owners whose session another program has blocked for a short time.
@@ -36,6 +38,8 @@ pub struct Plan {
     pub is_restorable: bool,
     /// The storage forgets the numbers of earlier owners.
     pub forgets: bool,
+    /// Records that the log of a volume holds, at most.
+    pub log_records_max: usize,
     /// The images are copies, with the record of another one.
     pub has_copied_records: bool,
     /// The helper between a node and the storage loses answers.
@@ -75,6 +79,7 @@ impl Plan {
             rewinds_same_owner: false,
             is_restorable: false,
             forgets: rng.coin(),
+            log_records_max: [6, 1_000][rng.below(2) as usize],
             has_copied_records: rng.chance(100_000),
             has_lossy_helper: has_faults && rng.chance(250_000),
             requests_max: if rng.chance(300_000) { 1 + rng.below(2) as usize } else { 64 },
@@ -89,6 +94,7 @@ impl Plan {
             3 => Focus::Destage,
             4 => Focus::Released,
             5 => Focus::ShortBlock,
+            6 => Focus::Isolated,
             0 => Focus::LateResults,
             1 => Focus::Rewinds,
             2 => Focus::ExpiredWatch,
@@ -101,6 +107,7 @@ impl Plan {
             Focus::SameOwner if has_faults => plan.draw_same_owner(rng),
             Focus::Released if has_faults => plan.draw_released(rng),
             Focus::ShortBlock if has_faults => plan.draw_short_block(rng),
+            Focus::Isolated if has_faults => plan.draw_isolated(rng),
             Focus::Destage if has_faults => plan.draw_destage(rng),
             _ => {
                 plan.draw_migrations(rng, 3);
@@ -129,6 +136,7 @@ impl Plan {
 
     /// Nodes whose memory goes back, owners and others, between many migrations.
     fn draw_rewinds(&mut self, rng: &Rng) {
+        self.has_generation = false;
         for _ in 0..2 + rng.below(3) {
             let (at, node) = (SECOND + rng.below(20 * SECOND), rng.below(NODES as u64) as usize);
             self.faults.push((at, Fault::TakeSnapshot { node }));
@@ -173,6 +181,7 @@ impl Plan {
 
     /// An owner that is blocked, and cannot notice it before the entry has ended.
     fn draw_short_block(&mut self, rng: &Rng) {
+        (self.late_percent, self.late_max) = (8, 25 * SECOND);
         let volume = rng.below(self.volumes as u64) as usize;
         let at = 3 * SECOND + rng.below(15 * SECOND);
         let (duration, delay) = (between(rng, SECOND, 10 * SECOND), rng.below(2 * SECOND));
@@ -182,6 +191,17 @@ impl Plan {
         let isolate = Fault::Isolate { volume, until, cuts_links: false, take_over_after };
         self.faults.push((at.saturating_sub(delay), isolate));
         self.draw_migrations(rng, 2);
+    }
+
+    fn draw_isolated(&mut self, rng: &Rng) {
+        let (at, volume) = (2 * SECOND + rng.below(15 * SECOND), rng.below(self.volumes as u64) as usize);
+        let (until, take_over_after) = (at + between(rng, 12 * SECOND, 30 * SECOND), rng.below(6 * SECOND));
+        let cuts_links = rng.coin();
+        self.faults.push((at, Fault::Isolate { volume, until, cuts_links, take_over_after }));
+        for home in 0..NODES {
+            self.clients.push(client(rng, volume, home, Work::Mixed));
+            self.clients.push(client(rng, volume, home, Work::NoFlushes));
+        }
     }
 
     fn draw_same_owner(&mut self, rng: &Rng) {

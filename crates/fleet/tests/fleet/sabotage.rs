@@ -41,7 +41,7 @@ fn hand_over_on_a_flush_is_caught() {
 
 #[test]
 fn acknowledging_without_a_lease_is_caught() {
-    assert_caught(Sabotage::AcknowledgeWithoutLease, Check::History, None, 1_000);
+    assert_caught(Sabotage::AcknowledgeWithoutLease, Check::History, Some(Focus::Isolated), 1_000);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn connection_that_outlives_a_lost_owner_is_caught() {
 
 #[test]
 fn session_of_an_earlier_claim_is_caught() {
-    assert_caught(Sabotage::ReuseSession, Check::History, Some(Focus::Rewinds), 2_000);
+    assert_caught(Sabotage::ReuseSession, Check::History, Some(Focus::Rewinds), 4_000);
 }
 
 #[test]
@@ -105,16 +105,16 @@ fn released_session_that_is_not_fenced_is_caught() {
 }
 
 #[test]
-fn hand_over_before_the_released_session_is_fenced_is_caught() {
-    assert_caught(Sabotage::HandOverUnfenced, Check::Writers, Some(Focus::Released), 5_000);
-}
-
-#[test]
 fn short_blocklist_entry_taken_for_a_fence_is_caught() {
     assert_caught(Sabotage::BelieveShortFence, Check::Writers, Some(Focus::ShortBlock), 2_000);
 }
 
 #[test]
 fn record_copied_with_its_image_is_caught() {
-    assert_caught(Sabotage::TrustCopiedRecord, Check::Requests, None, 2_000);
+    assert_caught(Sabotage::TrustCopiedRecord, Check::Bystander, None, 1_000);
+}
+
+#[test]
+fn hand_over_with_a_full_log_that_does_not_end_is_caught() {
+    assert_caught(Sabotage::HandOverWithoutDestage, Check::Requests, None, 2_000);
 }

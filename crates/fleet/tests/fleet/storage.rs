@@ -7,8 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use fleet::{Epoch, Expected, Header, ImageId, Owner, OwnerRecord, StorageClient, StorageError};
 use seam::Nanos;
 
+use crate::failure::Check;
+
 pub const BLOCKS: usize = 5;
 const OSDS: usize = 3;
+/// A session that lives all the time, and has nothing to do with the volumes.
+pub const BYSTANDER: StorageClient = StorageClient(0);
 /// Time after its last ping after which a watch expires.
 const WATCH_TIMEOUT: Nanos = Nanos::from_secs(30);
 
@@ -135,17 +139,22 @@ pub struct Storage {
     /// owner has written to the image, those of earlier owners may be forgotten.
     seen: BTreeMap<(StorageClient, u64), Seen>,
     forgets: bool,
-    pub violation: Option<String>,
+    pub violation: Option<(Check, String)>,
 }
 
 impl Storage {
     pub fn new(volumes: usize, forgets: bool) -> Storage {
         let image = |volume| Image { id: ImageId(volume as u128 + 1), ..Image::default() };
-        Storage { images: (0..volumes).map(image).collect(), forgets, ..Storage::default() }
+        let pings = BTreeMap::from([(BYSTANDER, Nanos::MAX)]);
+        Storage { images: (0..volumes).map(image).collect(), pings, forgets, ..Storage::default() }
     }
 
     /// Blocks a client until `end`, unless an entry for it exists: that one stays, also if it ends earlier.
     pub fn block(&mut self, now: Nanos, client: StorageClient, end: Nanos) {
+        if client == BYSTANDER {
+            let text = "the owner of another image was blocked".to_owned();
+            self.violation.get_or_insert((Check::Bystander, text));
+        }
         self.map += 1;
         let entry = self.blocked.entry(client).or_insert((self.map, end));
         if entry.1 <= now {
@@ -364,11 +373,11 @@ impl Storage {
         let writer = *self.images[volume].writers.entry(epoch).or_insert(client);
         if writer != client {
             let text = format!("volume {volume}: {writer:?} and {client:?} both wrote to the {place} in {epoch:?}");
-            self.violation.get_or_insert(text);
+            self.violation.get_or_insert((Check::Writers, text));
         }
         if !monotone {
             let text = format!("volume {volume}: {client:?} wrote to the {place} in {epoch:?} after a later epoch");
-            self.violation.get_or_insert(text);
+            self.violation.get_or_insert((Check::Writers, text));
         }
     }
 }

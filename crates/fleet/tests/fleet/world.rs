@@ -5,8 +5,7 @@ mod faults;
 mod nodes;
 mod storage_link;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 
 use fleet::{Epoch, Event, Generation, ImageId, NodeLock, Owner, OwnerRecord, Sabotage, Settings, StorageClient};
 use seam::Nanos;
@@ -18,7 +17,7 @@ use crate::failure::{Check, Failure};
 use crate::faults::{Focus, Plan};
 use crate::history::{History, OpKind};
 use crate::node::{Clock, Instance, Node, Origin};
-use crate::storage::Storage;
+use crate::storage::{BYSTANDER, Storage};
 use seam::sim::Rng;
 
 pub const NODES: usize = 3;
@@ -40,8 +39,8 @@ pub fn between(rng: &Rng, low: u64, high: u64) -> u64 {
 pub struct World {
     now: u64,
     event: u64,
-    queue: BinaryHeap<Reverse<(u64, u64)>>,
-    events: BTreeMap<u64, WorldEvent>,
+    /// Events by their time and number.
+    events: BTreeMap<(u64, u64), Box<WorldEvent>>,
     last_event: u64,
     rng: Rng,
     plan: Plan,
@@ -82,7 +81,6 @@ pub fn run(seed: u64, sabotage: Sabotage, focus: Option<Focus>, is_traced: bool)
     let mut world = World {
         now: SECOND / 2,
         event: 0,
-        queue: BinaryHeap::new(),
         events: BTreeMap::new(),
         last_event: 0,
         rng,
@@ -159,7 +157,7 @@ impl World {
     fn copy_records(&mut self) {
         for volume in 0..self.plan.volumes {
             let node = self.rng.below(NODES as u64) as usize;
-            let (client, lock) = (StorageClient(1), NodeLock(node as u128));
+            let (client, lock) = (BYSTANDER, NodeLock(node as u128));
             let owner = Some(Owner { node: node_id(node), client, lock, generation: Generation(0) });
             let record = OwnerRecord { image: ImageId(99), epoch: Epoch(5), owner, ..OwnerRecord::default() };
             self.storage.images[volume].copy_record(record);
@@ -192,13 +190,11 @@ impl World {
 
     fn after(&mut self, delay: u64, event: WorldEvent) {
         self.last_event += 1;
-        self.queue.push(Reverse((self.now + delay, self.last_event)));
-        self.events.insert(self.last_event, event);
+        self.events.insert((self.now + delay, self.last_event), Box::new(event));
     }
 
     fn run_events(&mut self) {
-        while let Some(Reverse((at, number))) = self.queue.pop() {
-            let Some(event) = self.events.remove(&number) else { continue };
+        while let Some(((at, _), event)) = self.events.pop_first() {
             if at >= LIVENESS_END || self.failure.is_some() || self.has_recovered() {
                 break;
             }
@@ -208,9 +204,10 @@ impl World {
             }
             self.now = at;
             self.event += 1;
-            self.process(event);
+            self.process(*event);
             if let Some(violation) = self.storage.violation.take() {
-                self.fail(Check::Writers, violation);
+                let (check, text) = violation;
+                self.fail(check, text);
             }
         }
     }

@@ -33,7 +33,7 @@ impl World {
                 self.last_value += 1;
                 ClientOp::Write { block, value: self.last_value }
             }
-            4..6 => ClientOp::Flush,
+            4..6 if work != Work::NoFlushes => ClientOp::Flush,
             _ => ClientOp::Read { block },
         };
         let tag = self.invoke(client, op);

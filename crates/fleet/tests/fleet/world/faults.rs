@@ -209,14 +209,12 @@ impl World {
     /// Operations that were under way to the storage arrive before the restored process runs, or never: their
     /// connections are gone.
     fn settle_messages(&mut self, node: usize) {
-        let is_of_node =
-            |event: &WorldEvent| matches!(event, WorldEvent::AtStorage { node: other, .. } if *other == node);
-        let numbers: Vec<_> = self.events.iter().filter(|(_, event)| is_of_node(event)).map(|(n, _)| *n).collect();
-        for number in numbers {
-            // The queue skips numbers without an event.
-            let event = self.events.remove(&number).expect("the event is queued");
+        let is_of_node = |event: &WorldEvent| matches!(event, WorldEvent::AtStorage { node: at, .. } if *at == node);
+        let keys: Vec<_> = self.events.iter().filter(|(_, event)| is_of_node(event)).map(|(key, _)| *key).collect();
+        for key in keys {
+            let event = self.events.remove(&key).expect("the event is queued");
             if self.rng.chance(500_000) {
-                self.after(0, event);
+                self.after(0, *event);
             }
         }
     }

@@ -123,7 +123,7 @@ impl World {
                 self.after(delay, WorldEvent::ClientReplaced { node, session, volume });
             }
             Action::Serve { epoch } => {
-                instance.data = Some(DataPath::recover(epoch, &instance.replayed));
+                instance.data = Some(DataPath::recover(epoch, &instance.replayed, self.plan.log_records_max));
                 self.served(volume, epoch);
             }
             Action::StopReading => instance.is_reading_stopped = true,
