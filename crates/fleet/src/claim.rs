@@ -66,6 +66,11 @@ impl Claim {
         }
     }
 
+    /// True if the volume is taken from an owner that has not released it.
+    pub fn is_take_over(&self) -> bool {
+        self.old_epoch != Epoch::default() && self.lost_epoch == self.old_epoch
+    }
+
     /// The epoch that is claimed.
     pub fn epoch(&self) -> Epoch {
         self.old_epoch.next()

@@ -33,6 +33,8 @@ pub enum Sabotage {
     DestageWithoutMark,
     /// No destage begins during a hand-over.
     HandOverWithoutDestage,
+    /// A client that only reads keeps the volume from a superseded writer.
+    FavourReaders,
     /// The volume is released before dirty data is in the log.
     ReleaseBeforeQuiesce,
     /// A restored machine continues as the owner although its generation is another one.

@@ -22,6 +22,7 @@ impl Ownership {
             is_superseded: false,
             is_departing: false,
             precedes_drain: false,
+            has_written: false,
         };
         // A repeated event does not begin a connection again.
         self.connections.entry(connection).or_insert(new);
@@ -38,6 +39,8 @@ impl Ownership {
         if !self.connections.is_empty() {
             return self.step(now);
         }
+        // The fences of a take-over outlast a client's patience: a claim that has begun them goes on without clients.
+        let is_early = matches!(self.state, State::Claiming { .. } | State::Connecting { .. });
         match &self.state {
             State::Owning { .. } => {
                 if let Some(to) = self.nodes_with_clients.pop_first() {
@@ -54,7 +57,7 @@ impl Ownership {
             | State::Fencing { claim, .. }
             | State::Acquiring { claim, .. }
             | State::Replaying { claim, .. }
-                if claim.trigger == Trigger::Request =>
+                if claim.trigger == Trigger::Request && (!claim.is_take_over() || is_early) =>
             {
                 self.abandon_claim(now);
             }
@@ -66,6 +69,7 @@ impl Ownership {
         // The front end may pass on a request that it received before it closed the connection.
         let Some(state) = self.connections.get_mut(&connection) else { return };
         state.is_departing &= kind == RequestKind::Flush;
+        state.has_written |= kind == RequestKind::Write;
         let needs_renewal = state.needs_renewal;
         self.queue(now, request, Source::Connection(connection), kind, needs_renewal);
         self.step(now);

@@ -273,7 +273,8 @@ impl Ownership {
             return;
         }
         self.nodes_with_clients.insert(from);
-        if is_first_write || self.connections.is_empty() {
+        let favours_readers = self.settings.sabotage.is(Sabotage::FavourReaders);
+        if is_first_write || !self.connections.values().any(|connection| connection.has_written || favours_readers) {
             self.start_drain(now, Some(from));
         }
     }

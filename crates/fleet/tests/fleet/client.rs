@@ -35,7 +35,20 @@ pub struct Client {
     /// Flushes completed that were invoked after the end of all faults.
     pub flushes_after_faults: u32,
     pub writes_after_faults: u32,
+    pub reads_after_faults: u32,
     pub failed_ops: u32,
+}
+
+impl Client {
+    /// True if a write and a flush have succeeded since the end of all faults.
+    pub fn has_written(&self) -> bool {
+        self.writes_after_faults > 0 && self.flushes_after_faults > 0
+    }
+
+    /// True if the client's reads and flushes are served. Writes of the second of two writers wait, and may fail.
+    pub fn is_served(&self) -> bool {
+        self.work == Work::Mixed || self.flushes_after_faults + self.reads_after_faults > 0
+    }
 }
 
 /// A connection of a client.

@@ -49,6 +49,8 @@ pub struct DataPath {
     is_quiesced: bool,
     /// Records that the log holds, at most.
     records_max: usize,
+    /// An append waits for destage.
+    is_log_full: bool,
 }
 
 impl DataPath {
@@ -97,14 +99,20 @@ impl DataPath {
         self.blocks.iter().any(|block| block.is_dirty && !block.is_written_back)
     }
 
-    /// Writes dirty blocks to the image, of which `is_chosen` chooses some.
+    /// True if an append waits for room in the log.
+    pub fn is_log_full(&self) -> bool {
+        self.is_log_full
+    }
+
+    /// Writes dirty blocks to the image: all if the log is full, or else some, which
+    /// `is_chosen` chooses.
     pub fn destage(&mut self, mut is_chosen: impl FnMut() -> bool) -> Vec<Output> {
         if self.appending > 0 || self.is_quiesced {
             return Vec::new();
         }
         let mut outputs = Vec::new();
         for (index, block) in self.blocks.iter_mut().enumerate() {
-            if block.is_dirty && !block.is_written_back && is_chosen() {
+            if block.is_dirty && !block.is_written_back && (self.is_log_full || is_chosen()) {
                 block.is_written_back = true;
                 let value = block.value.expect("a dirty block has a value");
                 let op = StorageOp::WriteBlock { epoch: self.epoch, block: index, value };
@@ -159,8 +167,8 @@ impl DataPath {
         let unlogged: Vec<_> = self.blocks.iter().enumerate().collect();
         let unlogged: Vec<_> = unlogged.iter().filter(is_unlogged).collect();
         let records = self.blocks.iter().map(|block| block.records.len()).sum::<usize>();
-        if !unlogged.is_empty() && records + unlogged.len() > self.records_max.max(BLOCKS) {
-            // Destage makes room.
+        self.is_log_full = !unlogged.is_empty() && records + unlogged.len() > self.records_max;
+        if self.is_log_full {
             return Vec::new();
         }
         self.flushes = std::mem::take(&mut self.next_flushes);

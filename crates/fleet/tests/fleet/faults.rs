@@ -326,6 +326,7 @@ fn client(rng: &Rng, volume: usize, home: usize, work: Work) -> Client {
         request_timeout,
         flushes_after_faults: 0,
         writes_after_faults: 0,
+        reads_after_faults: 0,
         failed_ops: 0,
     }
 }

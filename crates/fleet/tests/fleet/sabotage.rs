@@ -118,3 +118,8 @@ fn record_copied_with_its_image_is_caught() {
 fn hand_over_with_a_full_log_that_does_not_end_is_caught() {
     assert_caught(Sabotage::HandOverWithoutDestage, Check::Requests, None, 2_000);
 }
+
+#[test]
+fn reader_that_keeps_the_volume_from_its_writer_is_caught() {
+    assert_caught(Sabotage::FavourReaders, Check::Liveness, None, 2_000);
+}

@@ -169,6 +169,7 @@ impl World {
                 let client = &mut self.clients[client];
                 client.flushes_after_faults += u32::from(op.kind == OpKind::Flush);
                 client.writes_after_faults += u32::from(matches!(op.kind, OpKind::Write { .. }));
+                client.reads_after_faults += u32::from(matches!(op.kind, OpKind::Read { .. }));
             }
             let pause = self.rng.below(self.clients[client].pause_max);
             self.after(pause, WorldEvent::ClientStep { client });

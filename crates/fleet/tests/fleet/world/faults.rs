@@ -6,7 +6,7 @@ use super::{NODES, SECOND, World};
 use crate::events::{Fault, WorldEvent, node_id};
 use crate::history::OpKind;
 use crate::node::Instance;
-use crate::storage::{Image, StorageOp};
+use crate::storage::{BYSTANDER, Image, StorageOp};
 use seam::Nanos;
 
 impl World {
@@ -46,7 +46,8 @@ impl World {
                 }
             }
             Fault::BlockShortly { volume, duration } => {
-                if let Some(owner) = self.storage.images[volume].record.owner {
+                let record = self.storage.images[volume].record;
+                if let Some(owner) = record.owner.filter(|owner| owner.client != BYSTANDER) {
                     let now = Nanos(self.now);
                     self.storage.block(now, owner.client, Nanos(self.now + duration));
                     self.spread_new_map();
@@ -252,8 +253,11 @@ impl World {
         self.after(12 * SECOND, WorldEvent::Rescue);
     }
 
-    /// The administrator takes volumes over that are still not served.
+    /// The administrator takes volumes over that are still not served. Automatic take-over needs none.
     pub fn rescue(&mut self) {
+        if self.plan.is_automatic {
+            return;
+        }
         for volume in 0..self.plan.volumes {
             let mut clients = self.clients.iter().filter(|client| client.volume == volume);
             if clients.any(|client| client.flushes_after_faults >= 2) {

@@ -25,9 +25,10 @@ impl World {
                 let now = seam::Nanos(self.now);
                 self.storage.ping(now, instance.client);
             }
+            let is_log_full = instance.data.as_ref().is_some_and(DataPath::is_log_full);
             let has_dirty = instance.data.as_ref().is_some_and(DataPath::has_dirty);
             self.deliver(node, volume, Event::Tick);
-            if has_dirty && self.rng.chance(300_000) {
+            if has_dirty && (is_log_full || self.rng.chance(300_000)) {
                 self.deliver(node, volume, Event::DestageWanted);
                 if let Some(after) = self.rewind_at_destage[volume].take() {
                     let delay = self.rng.below(8 * MILLI);
