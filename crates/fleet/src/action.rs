@@ -48,8 +48,8 @@ pub enum Action {
         /// The new record.
         new: OwnerRecord,
     },
-    /// Complete every write in flight, and append all dirty data to the log. Destage may make room for it. After its end
-    /// the data path ignores `Action::Destage`.
+    /// Complete every write in flight, and append all dirty data to the log. Destage may make room for it. After the
+    /// end the data path ignores `Action::Destage`.
     Quiesce {
         /// Number of the operation.
         op: OpId,

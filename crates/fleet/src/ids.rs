@@ -18,10 +18,10 @@ pub struct ImageId(pub u128);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StorageClient(pub u64);
 
-/// Generation of a machine: another one after the machine was restored from a snapshot (VM generation ID). A machine that
-/// has no such number keeps one value.
+/// Generation of a machine: another one after the machine was restored from a snapshot (VM generation ID). A machine
+/// that has no such number keeps one value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Generation(pub u128);
+pub struct MachineGeneration(pub u128);
 
 /// Number of an ownership. It rises with every change of the owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

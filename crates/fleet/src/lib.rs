@@ -19,7 +19,9 @@ mod state;
 
 pub use action::{Action, LossReason};
 pub use event::{Command, CommandError, Event, StorageAnswer, StorageError};
-pub use ids::{CommandId, ConnectionId, Epoch, Generation, ImageId, NodeId, NodeLock, OpId, RequestId, StorageClient};
+pub use ids::{
+    CommandId, ConnectionId, Epoch, ImageId, MachineGeneration, NodeId, NodeLock, OpId, RequestId, StorageClient,
+};
 pub use ownership::Ownership;
 pub use peer::PeerMessage;
 pub use record::{Expected, Header, Owner, OwnerRecord};

@@ -1,6 +1,6 @@
 //! The owner's record in the metadata of an image.
 
-use crate::ids::{Epoch, Generation, ImageId, NodeId, NodeLock, StorageClient};
+use crate::ids::{Epoch, ImageId, MachineGeneration, NodeId, NodeLock, StorageClient};
 
 /// The owner of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Owner {
     /// The lock that its process holds.
     pub lock: NodeLock,
     /// The generation of its machine.
-    pub generation: Generation,
+    pub generation: MachineGeneration,
 }
 
 /// The durable record of a volume's owner. It is changed only by compare-and-write.

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use fleet::{
-    Action, Command, CommandId, ConnectionId, Epoch, Event, Generation, Header, ImageId, NodeId, NodeLock, OpId, Owner,
-    OwnerRecord, Ownership, PeerMessage, RequestError, RequestId, RequestKind, Settings, StorageAnswer, StorageClient,
-    StorageError,
+    Action, Command, CommandId, ConnectionId, Epoch, Event, Header, ImageId, MachineGeneration, NodeId, NodeLock, OpId,
+    Owner, OwnerRecord, Ownership, PeerMessage, RequestError, RequestId, RequestKind, Settings, StorageAnswer,
+    StorageClient, StorageError,
 };
 use seam::Nanos;
 
@@ -30,7 +30,7 @@ impl Rng {
     }
 
     fn owner(&mut self) -> Owner {
-        let (lock, generation) = (NodeLock(self.below(2).into()), Generation(self.below(2).into()));
+        let (lock, generation) = (NodeLock(self.below(2).into()), MachineGeneration(self.below(2).into()));
         Owner { node: NodeId(self.below(3) as u32), client: self.client(), lock, generation }
     }
 
@@ -117,9 +117,10 @@ impl Rng {
 fn events_in_any_order_never_panic() {
     for seed in 0..2_000 {
         let mut rng = Rng(seed);
-        let mut ownership = Ownership::new(Settings::new(NodeId(1), NodeLock(1)), Generation(0), StorageClient(1));
+        let mut ownership =
+            Ownership::new(Settings::new(NodeId(1), NodeLock(1)), MachineGeneration(0), StorageClient(1));
         let (mut now, mut open, mut written) = (Nanos::default(), BTreeSet::new(), None);
-        let mut generation = Generation(0);
+        let mut generation = MachineGeneration(0);
         let (mut last_op, mut last_command, mut commands) = (OpId(0), 0, BTreeSet::new());
         for _ in 0..500 {
             now += Nanos::from_millis([0, 1, 100, 1_500, 9_000][rng.below(5) as usize]);

@@ -1,9 +1,9 @@
 //! Single steps of the ownership: what each rule does, without a simulated world.
 
 use fleet::{
-    Action, Command, CommandError, CommandId, ConnectionId, Epoch, Event, Generation, Header, ImageId, LossReason,
-    NodeId, NodeLock, OpId, Owner, OwnerRecord, Ownership, RequestError, RequestId, RequestKind, Settings, StateKind,
-    StorageAnswer, StorageClient, StorageError,
+    Action, Command, CommandError, CommandId, ConnectionId, Epoch, Event, Header, ImageId, LossReason,
+    MachineGeneration, NodeId, NodeLock, OpId, Owner, OwnerRecord, Ownership, PeerMessage, RequestError, RequestId,
+    RequestKind, Settings, StateKind, StorageAnswer, StorageClient, StorageError,
 };
 use seam::Nanos;
 
@@ -13,20 +13,20 @@ const LOCK: NodeLock = NodeLock(7);
 const OTHER: Owner = owner(NodeId(2), 20);
 
 const fn owner(node: NodeId, client: u64) -> Owner {
-    Owner { node, client: StorageClient(client), lock: LOCK, generation: Generation(0) }
+    Owner { node, client: StorageClient(client), lock: LOCK, generation: MachineGeneration(0) }
 }
 
 /// A node with its time.
 struct Fixture {
     ownership: Ownership,
     now: Nanos,
-    generation: Generation,
+    generation: MachineGeneration,
 }
 
 impl Fixture {
     fn new() -> Fixture {
-        let ownership = Ownership::new(Settings::new(HERE, LOCK), Generation(0), StorageClient(10));
-        Fixture { ownership, now: Nanos::from_secs(100), generation: Generation(0) }
+        let ownership = Ownership::new(Settings::new(HERE, LOCK), MachineGeneration(0), StorageClient(10));
+        Fixture { ownership, now: Nanos::from_secs(100), generation: MachineGeneration(0) }
     }
 
     fn handle(&mut self, event: Event) -> Vec<Action> {
@@ -437,7 +437,7 @@ fn owner_of_a_restored_machine_executes_and_destages_nothing() {
     let [Action::WriteRecord { op, .. }] = node.answer(op, StorageAnswer::Record(record))[..] else {
         panic!("no mark")
     };
-    node.generation = Generation(1);
+    node.generation = MachineGeneration(1);
     let actions = node.answer(op, StorageAnswer::RecordWritten);
     assert_eq!(actions[0], Action::ReportLoss(LossReason::Restored));
     assert!(actions.contains(&Action::CloseFrontEnds) && actions.contains(&Action::Discard), "{actions:?}");
@@ -451,7 +451,7 @@ fn session_opened_before_a_snapshot_is_not_used_after_it() {
     node.handle(Event::Connected(ConnectionId(1)));
     let actions = node.request(1, RequestKind::Write);
     assert_eq!(node.read_header(&actions, OwnerRecord::default()), [Action::ReplaceClient]);
-    node.generation = Generation(1);
+    node.generation = MachineGeneration(1);
     let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
     assert_eq!(actions, [Action::CloseFrontEnds, Action::ReplaceClient]);
     assert_eq!(node.ownership.state(), StateKind::Fenced);
@@ -528,7 +528,7 @@ fn record_copied_with_its_image_names_no_owner() {
 #[test]
 fn another_process_of_the_node_is_awaited() {
     let other_lock = Owner { lock: NodeLock(8), ..owner(HERE, 20) };
-    let other_generation = Owner { generation: Generation(1), ..owner(HERE, 20) };
+    let other_generation = Owner { generation: MachineGeneration(1), ..owner(HERE, 20) };
     for other in [other_lock, other_generation] {
         let mut node = Fixture::new();
         node.handle(Event::Connected(ConnectionId(1)));
@@ -583,4 +583,35 @@ fn connection_that_begins_in_a_hand_over_is_not_superseded() {
     let answer = Action::Answer { request: RequestId(2), result: Ok(()) };
     assert_eq!(node.handle(flush(1, 2)), [answer], "the source of the hand-over");
     assert!(!node.handle(flush(2, 3)).iter().any(|action| matches!(action, Action::Answer { .. })));
+}
+
+#[test]
+fn reader_of_the_owner_does_not_keep_the_volume_from_a_writer() {
+    let request = PeerMessage::HandOverRequest { epoch: Epoch(1), is_first_write: false };
+    for (kind, state) in [(RequestKind::Read, StateKind::Draining), (RequestKind::Write, StateKind::Owning)] {
+        let mut node = Fixture::own();
+        node.handle(executed(1));
+        node.handle(Event::Connected(ConnectionId(2)));
+        node.handle(Event::Closed(ConnectionId(1)));
+        let (connection, request_id) = (ConnectionId(2), RequestId(2));
+        node.handle(Event::Request { connection, request: request_id, kind });
+        node.handle(Event::Peer { from: OTHER.node, message: request });
+        assert_eq!(node.ownership.state(), state, "{kind:?}");
+    }
+}
+
+#[test]
+fn take_over_that_has_begun_to_fence_outlasts_its_clients() {
+    let mut node = Fixture::new();
+    node.handle(Event::Connected(ConnectionId(1)));
+    let actions = node.request(1, RequestKind::Write);
+    let own = owner(HERE, 9);
+    let [Action::ReadHeader { op }] = actions[..] else { panic!("{actions:?}") };
+    let header = Header { image: IMAGE, record: record(own), lock_owner: None, watchers: vec![] };
+    node.answer(op, StorageAnswer::Header(header));
+    let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
+    let [Action::Fence { op, .. }] = actions[..] else { panic!("{actions:?}") };
+    node.handle(Event::Closed(ConnectionId(1)));
+    node.claim_fenced(op, Epoch(5));
+    assert_eq!(node.ownership.state(), StateKind::Owning);
 }

@@ -13,7 +13,7 @@ use crate::action::{Action, LossReason};
 use crate::claim::TakeOver;
 use crate::connection::Connection;
 use crate::event::{Command, CommandError, Event, StorageError};
-use crate::ids::{CommandId, ConnectionId, Epoch, Generation, NodeId, OpId, RequestId, StorageClient};
+use crate::ids::{CommandId, ConnectionId, Epoch, MachineGeneration, NodeId, OpId, RequestId, StorageClient};
 use crate::peer::PeerMessage;
 use crate::record::OwnerRecord;
 use crate::request::{Request, RequestError, Source};
@@ -26,7 +26,7 @@ use seam::Nanos;
 #[derive(Clone, Debug)]
 pub struct Ownership {
     settings: Settings,
-    generation: Generation,
+    generation: MachineGeneration,
     client: StorageClient,
     state: State,
     connections: BTreeMap<ConnectionId, Connection>,
@@ -53,7 +53,7 @@ pub struct Ownership {
 
 impl Ownership {
     /// A standby whose session with the storage is `client`, on a machine of `generation`.
-    pub fn new(settings: Settings, generation: Generation, client: StorageClient) -> Ownership {
+    pub fn new(settings: Settings, generation: MachineGeneration, client: StorageClient) -> Ownership {
         Ownership {
             settings,
             generation,
@@ -95,7 +95,7 @@ impl Ownership {
     /// Processes an event, and returns the actions to execute, in order. `now` (`CLOCK_BOOTTIME`, which counts the time
     /// of a suspended machine) and `generation` are read after the event has arrived: a process that stops in between
     /// would acknowledge with old values. No event makes it panic.
-    pub fn handle(&mut self, now: Nanos, generation: Generation, event: Event) -> Vec<Action> {
+    pub fn handle(&mut self, now: Nanos, generation: MachineGeneration, event: Event) -> Vec<Action> {
         self.now = now;
         let is_restored = std::mem::replace(&mut self.generation, generation) != generation;
         if is_restored && !self.settings.sabotage.is(Sabotage::IgnoreGeneration) {

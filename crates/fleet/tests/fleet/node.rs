@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fleet::{Generation, NodeLock, OpId, Ownership, RequestId, Settings, StorageClient};
+use fleet::{MachineGeneration, NodeLock, OpId, Ownership, RequestId, Settings, StorageClient};
 use seam::Nanos;
 
 use crate::data_path::{DataOp, DataPath};
@@ -30,7 +30,7 @@ pub enum Origin {
 pub struct Instance {
     pub ownership: Ownership,
     /// The generation of the machine that the instance has seen.
-    pub generation: Generation,
+    pub generation: MachineGeneration,
     pub data: Option<DataPath>,
     pub client: StorageClient,
     pub map: u64,
@@ -51,7 +51,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    pub fn new(settings: Settings, generation: Generation, client: StorageClient) -> Instance {
+    pub fn new(settings: Settings, generation: MachineGeneration, client: StorageClient) -> Instance {
         Instance {
             ownership: Ownership::new(settings, generation, client),
             generation,
@@ -139,7 +139,7 @@ pub struct Node {
     pub paused_until: u64,
     pub storage_cut_until: u64,
     pub clock: Clock,
-    pub generation: Generation,
+    pub generation: MachineGeneration,
     pub lock: NodeLock,
     pub snapshot: Option<(Vec<Instance>, Nanos)>,
 }

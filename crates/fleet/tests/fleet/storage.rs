@@ -29,8 +29,8 @@ pub enum StorageOp {
     ReleaseLock,
     ReplayLog(Epoch),
     WriteRecord {
-        expected: Expected,
-        new: OwnerRecord,
+        expected: Box<Expected>,
+        new: Box<OwnerRecord>,
     },
     Append {
         epoch: Epoch,
@@ -326,7 +326,7 @@ impl Storage {
                 if !expected.matches(&image.record) {
                     return Err(StorageError::Stale);
                 }
-                image.record = *new;
+                image.record = **new;
                 image.owners.extend(new.owner.map(|owner| (new.epoch, owner)));
                 image.recorded_at.entry(new.epoch).or_insert(event);
                 if new.is_released {

@@ -7,7 +7,9 @@ mod storage_link;
 
 use std::collections::BTreeMap;
 
-use fleet::{Epoch, Event, Generation, ImageId, NodeLock, Owner, OwnerRecord, Sabotage, Settings, StorageClient};
+use fleet::{
+    Epoch, Event, ImageId, MachineGeneration, NodeLock, Owner, OwnerRecord, Sabotage, Settings, StorageClient,
+};
 use seam::Nanos;
 
 use crate::checker;
@@ -125,7 +127,7 @@ impl World {
             let mut clock = Clock::default();
             clock.set(self.now, Nanos(SECOND * (1 + self.rng.below(1_000))));
             let instances = (0..self.plan.volumes)
-                .map(|_| self.new_instance(node, Generation(0), NodeLock(node as u128)))
+                .map(|_| self.new_instance(node, MachineGeneration(0), NodeLock(node as u128)))
                 .collect();
             self.nodes.push(Node {
                 instances,
@@ -135,7 +137,7 @@ impl World {
                 paused_until: 0,
                 storage_cut_until: 0,
                 clock,
-                generation: Generation(0),
+                generation: MachineGeneration(0),
                 lock: NodeLock(node as u128),
                 snapshot: None,
             });
@@ -158,13 +160,13 @@ impl World {
         for volume in 0..self.plan.volumes {
             let node = self.rng.below(NODES as u64) as usize;
             let (client, lock) = (BYSTANDER, NodeLock(node as u128));
-            let owner = Some(Owner { node: node_id(node), client, lock, generation: Generation(0) });
+            let owner = Some(Owner { node: node_id(node), client, lock, generation: MachineGeneration(0) });
             let record = OwnerRecord { image: ImageId(99), epoch: Epoch(5), owner, ..OwnerRecord::default() };
             self.storage.images[volume].copy_record(record);
         }
     }
 
-    fn new_instance(&mut self, node: usize, generation: Generation, lock: NodeLock) -> Instance {
+    fn new_instance(&mut self, node: usize, generation: MachineGeneration, lock: NodeLock) -> Instance {
         let client = self.new_client();
         let sabotage = self.sabotage;
         let takes_over_automatically = self.plan.is_automatic;

@@ -182,7 +182,7 @@ impl World {
         restored.clock.set(world, clock);
         let session = restored.session;
         for volume in 0..self.plan.volumes {
-            // Without a generation number, a node that owns the volume may continue as the owner, without its latest writes.
+            // Without a generation number, an owner may continue without its latest writes.
             let record = self.storage.images[volume].record;
             let is_owner = record.owner.is_some_and(|owner| owner.node == node_id(node)) && !record.is_released;
             if is_owner && !self.plan.has_generation {

@@ -97,7 +97,9 @@ impl World {
                 self.nodes[node].instances[volume].replay_op = Some(op);
                 (op, StorageOp::ReplayLog(epoch))
             }
-            Action::WriteRecord { op, expected, new } => (op, StorageOp::WriteRecord { expected, new }),
+            Action::WriteRecord { op, expected, new } => {
+                (op, StorageOp::WriteRecord { expected: Box::new(expected), new: Box::new(new) })
+            }
             Action::ReleaseLock { op } => (op, StorageOp::ReleaseLock),
             other => return self.act_locally(node, volume, other, events),
         };
