@@ -43,6 +43,8 @@ pub enum Sabotage {
     TrustReleased,
     /// A session that is blocked for a short time counts as fenced.
     BelieveShortFence,
+    /// Another process of the node counts as one that has ended.
+    TrustNode,
     /// A record that was copied with its image counts.
     TrustCopiedRecord,
     /// Connections outlive the loss of an owner.

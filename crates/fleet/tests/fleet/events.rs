@@ -204,6 +204,11 @@ pub enum Fault {
         volume: usize,
         duration: u64,
     },
+    /// Another process starts on the owner's node, which is stopped for a while.
+    SecondProcess {
+        volume: usize,
+        pause: u64,
+    },
     /// Kills a node for good, and orders the others to take its volumes over.
     FenceNode {
         node: usize,

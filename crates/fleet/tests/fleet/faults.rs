@@ -15,6 +15,8 @@ pub enum Focus {
     Rewinds,
     ExpiredWatch,
     Destage,
+    /// Two processes of one node.
+    TwoProcesses,
     /// Owners that are cut off the storage, but not their clients.
     Isolated,
     /// Owners that are restored after they have released the volume.
@@ -95,6 +97,7 @@ impl Plan {
             4 => Focus::Released,
             5 => Focus::ShortBlock,
             6 => Focus::Isolated,
+            7 => Focus::TwoProcesses,
             0 => Focus::LateResults,
             1 => Focus::Rewinds,
             2 => Focus::ExpiredWatch,
@@ -108,6 +111,7 @@ impl Plan {
             Focus::Released if has_faults => plan.draw_released(rng),
             Focus::ShortBlock if has_faults => plan.draw_short_block(rng),
             Focus::Isolated if has_faults => plan.draw_isolated(rng),
+            Focus::TwoProcesses if has_faults => plan.draw_two_processes(rng),
             Focus::Destage if has_faults => plan.draw_destage(rng),
             _ => {
                 plan.draw_migrations(rng, 3);
@@ -202,6 +206,17 @@ impl Plan {
             self.clients.push(client(rng, volume, home, Work::Mixed));
             self.clients.push(client(rng, volume, home, Work::NoFlushes));
         }
+    }
+
+    fn draw_two_processes(&mut self, rng: &Rng) {
+        let (at, volume) = (3 * SECOND + rng.below(10 * SECOND), rng.below(self.volumes as u64) as usize);
+        let pause = if rng.coin() { 0 } else { rng.below(35 * SECOND) };
+        self.faults.push((at, Fault::SecondProcess { volume, pause }));
+        for home in 0..NODES {
+            self.clients.push(client(rng, volume, home, Work::Mixed));
+            self.clients.push(client(rng, volume, home, Work::NoFlushes));
+        }
+        self.draw_migrations(rng, 3);
     }
 
     fn draw_same_owner(&mut self, rng: &Rng) {

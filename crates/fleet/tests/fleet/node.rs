@@ -129,8 +129,10 @@ impl Clock {
     }
 }
 
-/// A node.
+/// A process of a node.
 pub struct Node {
+    /// Number of the node.
+    pub id: usize,
     pub instances: Vec<Instance>,
     pub is_running: bool,
     /// An administrator has declared the node dead: it never starts again.

@@ -123,3 +123,8 @@ fn hand_over_with_a_full_log_that_does_not_end_is_caught() {
 fn reader_that_keeps_the_volume_from_its_writer_is_caught() {
     assert_caught(Sabotage::FavourReaders, Check::Liveness, None, 2_000);
 }
+
+#[test]
+fn second_process_of_a_node_that_takes_the_first_for_ended_is_caught() {
+    assert_caught(Sabotage::TrustNode, Check::History, Some(Focus::TwoProcesses), 2_000);
+}

@@ -47,7 +47,10 @@ pub struct World {
     rng: Rng,
     plan: Plan,
     sabotage: Sabotage,
+    /// Processes: one for each node, then further ones.
     nodes: Vec<Node>,
+    /// The process that has the address of each node.
+    current: [usize; NODES],
     links_cut_until: [[u64; NODES]; NODES],
     storage: Storage,
     clients: Vec<Client>,
@@ -88,6 +91,7 @@ pub fn run(seed: u64, sabotage: Sabotage, focus: Option<Focus>, is_traced: bool)
         rng,
         sabotage,
         nodes: Vec::new(),
+        current: std::array::from_fn(|node| node),
         links_cut_until: [[0; NODES]; NODES],
         storage: Storage::new(plan.volumes, plan.forgets),
         clients,
@@ -130,6 +134,7 @@ impl World {
                 .map(|_| self.new_instance(node, MachineGeneration(0), NodeLock(node as u128)))
                 .collect();
             self.nodes.push(Node {
+                id: node,
                 instances,
                 is_running: true,
                 is_gone: false,
@@ -292,7 +297,7 @@ impl World {
                     return;
                 }
                 if self.nodes[to].is_running {
-                    self.deliver(to, volume, Event::Peer { from: node_id(from), message });
+                    self.deliver(to, volume, Event::Peer { from: node_id(self.nodes[from].id), message });
                 }
             }
             WorldEvent::Forward { from, session, to, volume, epoch, request, op } => {

@@ -48,10 +48,11 @@ impl World {
     }
 
     fn choose_node(&mut self, client: usize) -> usize {
-        if self.nodes[self.clients[client].home].is_running && self.rng.chance(700_000) {
-            return self.clients[client].home;
+        let home = self.current[self.clients[client].home];
+        if self.nodes[home].is_running && self.rng.chance(700_000) {
+            return home;
         }
-        self.rng.below(NODES as u64) as usize
+        self.current[self.rng.below(NODES as u64) as usize]
     }
 
     fn open_connection(&mut self, client: usize, node: usize) -> u64 {
@@ -234,9 +235,10 @@ impl World {
     pub fn migrate(&mut self, client: usize, to: usize, called_off: bool, stay: u64) {
         let state = &self.clients[client];
         let Some(connection) = state.connection.filter(|_| state.target.is_none()) else { return };
-        if self.connections[&connection].node == to {
+        if self.nodes[self.connections[&connection].node].id == to {
             return;
         }
+        let to = self.current[to];
         let target = self.open_connection(client, to);
         let state = &mut self.clients[client];
         state.target = Some(target);
@@ -269,7 +271,7 @@ impl World {
         }
         let old = self.clients[client].connection.replace(target);
         self.clients[client].target = None;
-        self.clients[client].home = self.connections[&target].node;
+        self.clients[client].home = self.nodes[self.connections[&target].node].id;
         if std::mem::replace(&mut self.clients[client].is_stopping, false) {
             self.after(0, WorldEvent::ClientStep { client });
         }

@@ -1,11 +1,11 @@
 //! Faults, administrators, and the end of all faults.
 
-use fleet::{Command, CommandId, ConnectionId, Event};
+use fleet::{Command, CommandId, ConnectionId, Event, NodeLock};
 
 use super::{NODES, SECOND, World};
 use crate::events::{Fault, WorldEvent, node_id};
 use crate::history::OpKind;
-use crate::node::Instance;
+use crate::node::{Instance, Node};
 use crate::storage::{BYSTANDER, Image, StorageOp};
 use seam::Nanos;
 
@@ -33,7 +33,8 @@ impl World {
             Fault::Start { node } => self.start(node),
             Fault::TakeSnapshot { node } => self.take_snapshot(node),
             Fault::RestoreSnapshot { node } => self.restore_snapshot(node),
-            Fault::Move { node, volume, to } => self.command(node, volume, Command::Move { to }),
+            Fault::Move { node, volume, to } => self.command(self.current[node], volume, Command::Move { to }),
+            Fault::SecondProcess { volume, pause } => self.start_second_process(volume, pause),
             Fault::CrashHelper { node, volume } => self.crash_helper(node, volume),
             Fault::TakeOver { node, volume, age } => self.take_over(node, volume, age),
             Fault::Isolate { volume, until, cuts_links, take_over_after } => {
@@ -62,7 +63,7 @@ impl World {
 
     /// A node that owns the volume, as it believes.
     fn owner(&self, volume: usize) -> Option<usize> {
-        (0..NODES).find(|node| {
+        (0..self.nodes.len()).find(|node| {
             let node = &self.nodes[*node];
             node.is_running && node.instances[volume].ownership.epoch().is_some()
         })
@@ -80,6 +81,32 @@ impl World {
             let to = (node + 1 + self.rng.below(NODES as u64 - 1) as usize) % NODES;
             self.after(take_over_after, WorldEvent::Fault(Fault::TakeOver { node: to, volume, age: 0 }));
         }
+    }
+
+    /// Starts a second process on the owner's node, which gets its address. The first one may be stopped for a while.
+    fn start_second_process(&mut self, volume: usize, pause: u64) {
+        let Some(old) = self.owner(volume) else { return };
+        let (id, generation, clock) = (self.nodes[old].id, self.nodes[old].generation, self.nodes[old].clock);
+        self.nodes[old].paused_until = self.now + pause;
+        let (index, lock) = (self.nodes.len(), NodeLock(1_000 + self.nodes.len() as u128));
+        let instances = (0..self.plan.volumes).map(|_| self.new_instance(id, generation, lock)).collect();
+        let (is_running, is_gone, session, snapshot) = (true, false, 1, None);
+        let (paused_until, storage_cut_until) = (0, self.nodes[old].storage_cut_until);
+        self.nodes.push(Node {
+            id,
+            instances,
+            is_running,
+            is_gone,
+            session,
+            paused_until,
+            storage_cut_until,
+            clock,
+            generation,
+            lock,
+            snapshot,
+        });
+        self.current[id] = index;
+        self.after(0, WorldEvent::Tick { node: index, session });
     }
 
     pub fn command(&mut self, node: usize, volume: usize, command: Command) {
@@ -136,7 +163,8 @@ impl World {
             self.nodes[node].lock.0 += NODES as u128;
         }
         let (generation, lock) = (self.nodes[node].generation, self.nodes[node].lock);
-        let instances = (0..self.plan.volumes).map(|_| self.new_instance(node, generation, lock)).collect();
+        let instances =
+            (0..self.plan.volumes).map(|_| self.new_instance(self.nodes[node].id, generation, lock)).collect();
         let started = &mut self.nodes[node];
         started.instances = instances;
         started.is_running = true;
@@ -243,7 +271,12 @@ impl World {
 
     fn end_faults(&mut self) {
         let now = self.now;
-        for node in 0..NODES {
+        for node in 0..self.nodes.len() {
+            if self.current[self.nodes[node].id] != node {
+                // An earlier process of the node.
+                self.kill(node);
+                continue;
+            }
             self.nodes[node].storage_cut_until = 0;
             self.nodes[node].paused_until = now;
             self.nodes[node].clock.start(now);
@@ -264,9 +297,13 @@ impl World {
                 continue;
             }
             let client = self.clients.iter().find(|client| client.volume == volume).expect("a volume has a client");
-            let node = client.connection.map_or(client.home, |connection| self.connections[&connection].node);
+            let home = self.current[client.home];
+            let node = client.connection.map_or(home, |connection| self.connections[&connection].node);
+            let node = self.nodes[node].id;
             let nodes = [node, (node + 1) % NODES, (node + 2) % NODES];
-            if let Some(node) = nodes.into_iter().find(|node| self.nodes[*node].is_running) {
+            if let Some(node) =
+                nodes.into_iter().map(|node| self.current[node]).find(|node| self.nodes[*node].is_running)
+            {
                 self.take_over(node, volume, 0);
             }
         }

@@ -143,7 +143,7 @@ impl World {
             Action::Execute { request } => self.execute(node, volume, request, events),
             Action::Forward { request, to, epoch } => {
                 let (_, op) = instance.requests[&request];
-                let to = to.0 as usize;
+                let to = self.current[to.0 as usize];
                 let timeout = WorldEvent::ForwardTimeout { node, session, volume, request };
                 self.after(2 * SECOND, timeout);
                 if let Some(delay) = self.link_delay(node, to) {
@@ -152,7 +152,7 @@ impl World {
             }
             Action::Answer { request, result } => self.answer(node, volume, request, result),
             Action::Send { to, message } => {
-                let to = to.0 as usize;
+                let to = self.current[to.0 as usize];
                 if let Some(delay) = self.link_delay(node, to) {
                     self.after(delay, WorldEvent::Peer { from: node, to, volume, message });
                     // Messages may arrive twice, the second time much later.
@@ -245,7 +245,11 @@ impl World {
             return;
         }
         let request = self.nodes[to].instances[volume].add_request(origin, op);
-        self.deliver(to, volume, Event::Forwarded { from: node_id(from), epoch, request, kind: op.kind() });
+        self.deliver(
+            to,
+            volume,
+            Event::Forwarded { from: node_id(self.nodes[from].id), epoch, request, kind: op.kind() },
+        );
     }
 
     pub fn forward_reply(&mut self, to: usize, session: Session, volume: usize, request: RequestId, reply: Reply) {
@@ -275,7 +279,7 @@ impl World {
 
     /// Delay of a message between two nodes; `None` if it is lost.
     fn link_delay(&mut self, from: usize, to: usize) -> Option<u64> {
-        let is_cut = self.links_cut_until[from][to] > self.now;
+        let is_cut = self.links_cut_until[self.nodes[from].id][self.nodes[to].id] > self.now;
         let is_lossy = self.plan.has_faults && self.now < super::FAULTS_END;
         if is_cut || (is_lossy && self.rng.chance(10_000 * self.plan.loss_percent)) {
             return None;
