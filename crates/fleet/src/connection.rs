@@ -18,7 +18,7 @@ pub(crate) struct Connection {
     /// The volume has been handed over to another node since the connection began: its writes do not move the volume
     /// back while the owner has a client that has written.
     pub is_superseded: bool,
-    /// Nothing but flushes has arrived since the volume was handed over: the source of a migration. All of its writes
-    /// were drained, and it has seen no later ones.
+    /// The client has written, and nothing but flushes has arrived since the volume was handed over: the source of a
+    /// migration. All of its writes were drained, and it has seen no later ones.
     pub is_departing: bool,
 }

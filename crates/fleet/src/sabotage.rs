@@ -33,6 +33,8 @@ pub enum Sabotage {
     DestageWithoutMark,
     /// No destage begins during a hand-over.
     HandOverWithoutDestage,
+    /// A connection without writes, the target of a migration, counts as the source of one.
+    TargetDeparts,
     /// A client that only reads keeps the volume from a superseded writer.
     FavourReaders,
     /// The volume is released before dirty data is in the log.

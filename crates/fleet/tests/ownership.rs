@@ -615,3 +615,24 @@ fn take_over_that_has_begun_to_fence_outlasts_its_clients() {
     node.claim_fenced(op, Epoch(5));
     assert_eq!(node.ownership.state(), StateKind::Owning);
 }
+
+#[test]
+fn released_owner_that_keeps_the_lock_is_fenced_in_the_end() {
+    let mut node = Fixture::new();
+    node.handle(Event::Connected(ConnectionId(1)));
+    let mut actions = node.request(1, RequestKind::Read);
+    let record = OwnerRecord { is_released: true, ..record(OTHER) };
+    let (lock_owner, watchers) = (Some(OTHER.client), vec![OTHER.client]);
+    let header = Header { image: IMAGE, record, lock_owner, watchers };
+    let mut seconds = 0;
+    while node.ownership.state() == StateKind::Claiming {
+        if let [.., Action::ReadHeader { op }] = actions[..] {
+            node.answer(op, StorageAnswer::Header(header.clone()));
+        }
+        (node.now, seconds) = (node.now + Nanos::from_secs(1), seconds + 1);
+        actions = node.handle(Event::Tick);
+    }
+    assert!((10..14).contains(&seconds), "{seconds} s");
+    let actions = node.handle(Event::ClientReplaced(StorageClient(11)));
+    assert!(matches!(actions[..], [Action::Fence { client: StorageClient(20), .. }]), "{actions:?}");
+}

@@ -235,7 +235,9 @@ impl Ownership {
             if rival != self.client && is_alive(rival) {
                 let seen_at = claim.rival.filter(|(client, _)| *client == rival).map_or(now, |(_, seen_at)| seen_at);
                 claim.rival = Some((rival, seen_at));
-                let may_fence = matches!(claim.trigger, Trigger::Command(_));
+                // The session of an owner that has released the volume has no use for the lock: its machine was restored.
+                let has_released = record.is_released && record.owner.is_some_and(|owner| owner.client == rival);
+                let may_fence = has_released || matches!(claim.trigger, Trigger::Command(_));
                 if !may_fence || now.since(seen_at) < RIVAL_TIMEOUT {
                     return Plan::Retry;
                 }

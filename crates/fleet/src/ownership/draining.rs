@@ -103,9 +103,11 @@ impl Ownership {
     pub(super) fn unlocked(&mut self, now: Nanos) {
         let State::Draining { lease, to, .. } = &self.state else { unreachable!("the volume is handed over") };
         let (epoch, to) = (lease.record.epoch, *to);
+        let departs_all = self.settings.sabotage.is(Sabotage::TargetDeparts);
         for connection in self.connections.values_mut().filter(|connection| connection.precedes_drain) {
             connection.is_superseded = true;
-            connection.is_departing = true;
+            // One without writes may be the target of a migration, whose guest still writes elsewhere.
+            connection.is_departing = connection.has_written || departs_all;
         }
         // Requests that wait here may have observed what the target writes.
         for request in self.requests.values().filter(|request| request.kind != RequestKind::Flush) {

@@ -63,4 +63,8 @@ pub struct Connection {
     pub is_open: bool,
     /// The volume was handed over, and nothing but flushes was sent since: the flushes cover nothing new.
     pub is_drained: bool,
+    /// The client has sent a write.
+    pub has_written: bool,
+    /// Flushes that cover nothing.
+    pub empty_flushes: BTreeSet<usize>,
 }

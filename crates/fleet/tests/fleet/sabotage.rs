@@ -128,3 +128,8 @@ fn reader_that_keeps_the_volume_from_its_writer_is_caught() {
 fn second_process_of_a_node_that_takes_the_first_for_ended_is_caught() {
     assert_caught(Sabotage::TrustNode, Check::History, Some(Focus::TwoProcesses), 2_000);
 }
+
+#[test]
+fn target_of_a_migration_taken_for_its_source_is_caught() {
+    assert_caught(Sabotage::TargetDeparts, Check::History, None, 2_000);
+}

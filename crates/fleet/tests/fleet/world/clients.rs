@@ -1,5 +1,7 @@
 //! Clients: connections, operations, migrations.
 
+use std::collections::BTreeSet;
+
 use fleet::{ConnectionId, Event};
 
 use super::{FAULTS_END, MILLI, NODES, SECOND, World, between};
@@ -57,8 +59,19 @@ impl World {
 
     fn open_connection(&mut self, client: usize, node: usize) -> u64 {
         let number = self.connections.len() as u64 + 1;
-        self.connections
-            .insert(number, Connection { client, node, session: None, opened_at: 0, is_open: true, is_drained: false });
+        self.connections.insert(
+            number,
+            Connection {
+                client,
+                node,
+                session: None,
+                opened_at: 0,
+                is_open: true,
+                is_drained: false,
+                has_written: false,
+                empty_flushes: BTreeSet::new(),
+            },
+        );
         let delay = self.rng.below(MILLI);
         self.after(delay, WorldEvent::Connect { connection: number });
         number
@@ -107,7 +120,12 @@ impl World {
         if self.nodes[node].instances[volume].is_reading_stopped {
             return self.after(20 * MILLI, WorldEvent::Request { connection, tag, op });
         }
-        self.connections.get_mut(&connection).expect("it is open").is_drained &= matches!(op, ClientOp::Flush);
+        let entry = self.connections.get_mut(&connection).expect("it is open");
+        entry.has_written |= matches!(op, ClientOp::Write { .. });
+        entry.is_drained &= matches!(op, ClientOp::Flush);
+        if entry.is_drained {
+            entry.empty_flushes.insert(tag);
+        }
         let origin = Origin::Connection { connection, tag };
         let request = self.nodes[node].instances[volume].add_request(origin, op);
         let connection = ConnectionId(connection);
@@ -144,7 +162,7 @@ impl World {
         if !entry.is_open {
             return;
         }
-        let (client, is_drained, opened_at) = (entry.client, entry.is_drained, entry.opened_at);
+        let (client, opened_at, covers_nothing) = (entry.client, entry.opened_at, entry.empty_flushes.contains(&tag));
         if reply.is_err() {
             self.clients[client].failed_ops += 1;
         }
@@ -153,8 +171,6 @@ impl World {
         }
         let volume = self.clients[client].volume;
         let event = self.event;
-        let is_flush = |op: &crate::history::HistoryOp| op.kind == OpKind::Flush;
-        let covers_nothing = is_drained && is_flush(&self.histories[volume].ops[tag]);
         if let (Ok(value), false) = (reply, covers_nothing) {
             let since_open = opened_at + 1..=self.flushed_at.get(&(connection, tag)).copied().unwrap_or(0);
             if self.losses[volume].iter().any(|lost_at| since_open.contains(lost_at)) {

@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// Notes that connections have nothing unflushed; one with a request other than a flush in progress is excepted.
+    /// Notes that connections with writes have nothing unflushed; one with a request other than a flush in progress is excepted.
     fn drained(&mut self, node: usize, volume: usize) {
         let session = Some(self.nodes[node].session);
         let requests = self.nodes[node].instances[volume].requests.values();
@@ -78,7 +78,7 @@ impl World {
         for (number, connection) in &mut self.connections {
             let is_here = connection.node == node && connection.session == session;
             if is_here && self.clients[connection.client].volume == volume {
-                connection.is_drained = !busy.contains(number);
+                connection.is_drained = connection.has_written && !busy.contains(number);
             }
         }
     }
