@@ -235,7 +235,7 @@ impl Ownership {
             if rival != self.client && is_alive(rival) {
                 let seen_at = claim.rival.filter(|(client, _)| *client == rival).map_or(now, |(_, seen_at)| seen_at);
                 claim.rival = Some((rival, seen_at));
-                // The session of an owner that has released the volume has no use for the lock: its machine was restored.
+                // The session of an owner that has released the volume has no use for the lock: its release failed.
                 let has_released = record.is_released && record.owner.is_some_and(|owner| owner.client == rival);
                 let may_fence = has_released || matches!(claim.trigger, Trigger::Command(_));
                 if !may_fence || now.since(seen_at) < RIVAL_TIMEOUT {

@@ -40,6 +40,10 @@ impl World {
     pub fn at_storage(&mut self, node: usize, session: u64, volume: usize, sender: Sender, op: &StorageOp) {
         let now = Nanos(self.now);
         if self.hangs(now, volume, sender, op) {
+            if self.nodes[node].session != session {
+                // The call has ended with its process.
+                return;
+            }
             self.after(SECOND / 2, WorldEvent::AtStorage { node, session, volume, sender, op: op.clone() });
             return;
         }
