@@ -1,6 +1,7 @@
 //! Actions: the output of the state machine, to be executed in order.
 
-use crate::ids::{Epoch, NodeId, OpId, RequestId, StorageClient};
+use crate::event::CommandError;
+use crate::ids::{CommandId, ConnectionId, Epoch, NodeId, OpId, RequestId, StorageClient};
 use crate::peer::PeerMessage;
 use crate::record::{Expected, OwnerRecord};
 use crate::request::RequestError;
@@ -47,7 +48,8 @@ pub enum Action {
         /// The new record.
         new: OwnerRecord,
     },
-    /// Complete every write in flight, and append all dirty data to the log.
+    /// Complete every write in flight, and append all dirty data to the log. Destage may make room for it. After the
+    /// end the data path ignores `Action::Destage`.
     Quiesce {
         /// Number of the operation.
         op: OpId,
@@ -57,7 +59,8 @@ pub enum Action {
         /// Number of the operation.
         op: OpId,
     },
-    /// End the session with the storage and open another one. Operations of the old one may still arrive there.
+    /// End the session with the storage and open another one; a session that is being opened already is abandoned.
+    /// Operations of the old one may still arrive there.
     ReplaceClient,
     /// Serve the volume from the replayed log.
     Serve {
@@ -68,8 +71,14 @@ pub enum Action {
     StopAcknowledging,
     /// The lease is valid again.
     ResumeAcknowledging,
+    /// Many requests wait: stop reading from the connections of the volume.
+    StopReading,
+    /// Read from the connections again.
+    ResumeReading,
     /// Close every connection of the volume.
     CloseFrontEnds,
+    /// Close a connection: the volume was lost since it began, maybe with writes of its client.
+    CloseConnection(ConnectionId),
     /// Discard the cached state and the dirty data.
     Discard,
     /// Begin one batch of writes of dirty data to the image.
@@ -85,6 +94,8 @@ pub enum Action {
         request: RequestId,
         /// The other node.
         to: NodeId,
+        /// The epoch in which the other node owns the volume: in another one it refuses.
+        epoch: Epoch,
     },
     /// Answer a request.
     Answer {
@@ -92,6 +103,13 @@ pub enum Action {
         request: RequestId,
         /// The answer.
         result: Result<(), RequestError>,
+    },
+    /// Answer an order: it is carried out, or refused.
+    AnswerCommand {
+        /// Its number.
+        id: CommandId,
+        /// The answer.
+        result: Result<(), CommandError>,
     },
     /// Send a message to another node.
     Send {
@@ -113,4 +131,8 @@ pub enum LossReason {
     LockedByOther,
     /// A compare failed: another node has claimed the volume, or this process went back in time.
     Stale,
+    /// The machine was restored from a snapshot.
+    Restored,
+    /// The session with the storage ended without an order.
+    SessionLost,
 }

@@ -1,8 +1,8 @@
 //! The lease of an owner: the time for which it may acknowledge without asking the storage.
 
-use crate::ids::OpId;
+use crate::ids::{OpId, StorageClient};
 use crate::record::OwnerRecord;
-use crate::settings::{CLOSE_AFTER, LEASE, RENEW_PERIOD};
+use crate::settings::{CLOSE_AFTER, LEASE, OPERATION_TIMEOUT, RENEW_PERIOD};
 use seam::Nanos;
 
 /// A renewal in progress. It reads the record and the end of the log, which prove that nothing has happened that this
@@ -15,8 +15,22 @@ pub(crate) struct Renewal {
     pub op: OpId,
     pub step: RenewalStep,
     started_at: Nanos,
+    /// Start of the step.
+    pub step_at: Nanos,
     /// Destage waits for this renewal.
     pub is_mark: bool,
+}
+
+/// Fencing of the session whose owner released the volume before this one. The volume is served meanwhile; destage, and
+/// the next hand-over, wait for the end.
+#[derive(Clone, Debug)]
+pub(crate) struct ReleasedFence {
+    pub client: StorageClient,
+    /// The orders to fence, each of which suffices.
+    pub ops: Vec<OpId>,
+    pub ordered_at: Nanos,
+    /// The data path wants to write to the image.
+    pub holds_destage: bool,
 }
 
 /// Step of a renewal.
@@ -46,6 +60,8 @@ pub(crate) struct Lease {
     begun: u64,
     completed: u64,
     pub renewal: Option<Renewal>,
+    /// The released session, until it is fenced.
+    pub fence: Option<ReleasedFence>,
     /// The phase that was acted upon.
     pub acted_phase: LeasePhase,
 }
@@ -54,7 +70,7 @@ impl Lease {
     /// The lease of a claim whose record was read back by an operation that began at `confirmed_at`.
     pub fn new(record: OwnerRecord, confirmed_at: Nanos) -> Lease {
         let acted_phase = LeasePhase::Valid;
-        Lease { record, confirmed_at, begun: 0, completed: 0, renewal: None, acted_phase }
+        Lease { record, confirmed_at, begun: 0, completed: 0, renewal: None, fence: None, acted_phase }
     }
 
     pub fn phase(&self, now: Nanos) -> LeasePhase {
@@ -75,7 +91,12 @@ impl Lease {
     pub fn begin(&mut self, now: Nanos, op: OpId, is_mark: bool) {
         assert!(self.renewal.is_none(), "one renewal at a time");
         self.begun += 1;
-        self.renewal = Some(Renewal { op, step: RenewalStep::Read, started_at: now, is_mark });
+        self.renewal = Some(Renewal { op, step: RenewalStep::Read, started_at: now, step_at: now, is_mark });
+    }
+
+    /// True if the renewal in progress, or its present step, has had no answer for too long.
+    pub fn is_overdue(&self, now: Nanos) -> bool {
+        self.renewal.is_some_and(|renewal| now.since(renewal.step_at) >= OPERATION_TIMEOUT)
     }
 
     /// Completes the renewal in progress.

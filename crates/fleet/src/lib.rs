@@ -18,8 +18,10 @@ mod settings;
 mod state;
 
 pub use action::{Action, LossReason};
-pub use event::{Command, Event, StorageAnswer, StorageError};
-pub use ids::{ConnectionId, Epoch, NodeId, OpId, RequestId, StorageClient};
+pub use event::{Command, CommandError, Event, StorageAnswer, StorageError};
+pub use ids::{
+    CommandId, ConnectionId, Epoch, ImageId, MachineGeneration, NodeId, NodeLock, OpId, RequestId, StorageClient,
+};
 pub use ownership::Ownership;
 pub use peer::PeerMessage;
 pub use record::{Expected, Header, Owner, OwnerRecord};

@@ -10,7 +10,7 @@ pub enum PeerMessage {
         /// The epoch of the owner that is asked: a late request has no effect.
         epoch: Epoch,
         /// The client's connection has never lost an ownership by a hand-over: its first write moves the volume. A
-        /// request without it succeeds only if the owner has no clients of its own.
+        /// request without it succeeds only if no client of the owner has written.
         is_first_write: bool,
     },
     /// The sender has no clients of the volume any more.

@@ -21,8 +21,10 @@ pub enum RequestError {
     NotOwner,
     /// The volume has another writer, or no owner, for too long.
     NoOwnership,
-    /// The queue of waiting requests is full.
+    /// Too many writes wait on connections from which the volume was taken.
     QueueFull,
+    /// The owner has too many requests of other nodes; the answer to a forwarded request, which is forwarded again.
+    Busy,
     /// The data path failed.
     Failed,
 }
@@ -56,4 +58,6 @@ pub(crate) struct Request {
     pub arrived_at: Nanos,
     /// The request may be executed once this many renewals have been completed.
     pub needs_renewal: u64,
+    /// The request may be forwarded from then on.
+    pub forward_at: Nanos,
 }

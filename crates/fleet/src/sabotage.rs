@@ -31,8 +31,26 @@ pub enum Sabotage {
     IgnoreLogEnd,
     /// Destage does not mark the owner's record.
     DestageWithoutMark,
+    /// No destage begins during a hand-over.
+    HandOverWithoutDestage,
+    /// A connection without writes, the target of a migration, counts as the source of one.
+    TargetDeparts,
+    /// A client that only reads keeps the volume from a superseded writer.
+    FavourReaders,
     /// The volume is released before dirty data is in the log.
     ReleaseBeforeQuiesce,
+    /// A restored machine continues as the owner although its generation is another one.
+    IgnoreGeneration,
+    /// The session of an owner that has released the volume is not fenced.
+    TrustReleased,
+    /// A session that is blocked for a short time counts as fenced.
+    BelieveShortFence,
+    /// Another process of the node counts as one that has ended.
+    TrustNode,
+    /// A record that was copied with its image counts.
+    TrustCopiedRecord,
+    /// Connections outlive the loss of an owner.
+    KeepOldConnections,
     /// A flush of a standby is answered although the owner has unflushed data.
     AnswerFlushAtStandby,
 }

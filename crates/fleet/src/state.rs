@@ -74,6 +74,8 @@ pub(crate) enum State {
         /// The first renewal that began after the drain. The log is completed after it.
         needs_renewal: u64,
         step: DrainStep,
+        /// Start of the step.
+        step_at: Nanos,
     },
     Fenced,
 }
@@ -109,6 +111,20 @@ pub(crate) enum DrainStep {
 }
 
 impl State {
+    /// The claim in progress.
+    pub fn claim_mut(&mut self) -> Option<&mut Claim> {
+        match self {
+            State::Claiming { claim, .. }
+            | State::Connecting { claim }
+            | State::Fencing { claim, .. }
+            | State::Acquiring { claim, .. }
+            | State::Replaying { claim, .. }
+            | State::AwaitingLease { claim }
+            | State::Recording { claim, .. } => Some(claim),
+            State::Standby(_) | State::Owning { .. } | State::Draining { .. } | State::Fenced => None,
+        }
+    }
+
     pub fn kind(&self) -> StateKind {
         match self {
             State::Standby(_) => StateKind::Standby,

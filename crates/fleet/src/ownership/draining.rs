@@ -2,9 +2,12 @@
 
 use super::Ownership;
 use crate::action::{Action, LossReason};
+use crate::lease::LeasePhase;
+use crate::peer::PeerMessage;
 use crate::record::{Expected, OwnerRecord};
 use crate::request::{RequestKind, Source, Stage};
 use crate::sabotage::Sabotage;
+use crate::settings::RETRY_PERIOD;
 use crate::state::{DrainStep, Standby, State};
 use seam::Nanos;
 
@@ -15,8 +18,9 @@ impl Ownership {
     }
 
     fn set_drain_step(&mut self, new: DrainStep) {
-        let State::Draining { step, .. } = &mut self.state else { unreachable!("the volume is handed over") };
-        *step = new;
+        let now = self.now;
+        let State::Draining { step, step_at, .. } = &mut self.state else { unreachable!("the volume is handed over") };
+        (*step, *step_at) = (new, now);
     }
 
     pub(super) fn step_draining(&mut self, now: Nanos) {
@@ -24,8 +28,9 @@ impl Ownership {
         self.answer_withheld(now);
         let State::Draining { lease, needs_renewal, .. } = &self.state else { return };
         let is_confirmed = lease.completed() >= *needs_renewal;
+        let is_fenced = lease.fence.is_none();
         let is_idle = self.requests_in(Stage::Executing).is_empty();
-        if self.drain_step() == DrainStep::AwaitRequests && is_confirmed && is_idle {
+        if self.drain_step() == DrainStep::AwaitRequests && is_confirmed && is_fenced && is_idle {
             if self.settings.sabotage.is(Sabotage::ReleaseBeforeQuiesce) {
                 self.set_drain_step(DrainStep::AwaitRenewal);
             } else {
@@ -35,7 +40,12 @@ impl Ownership {
             }
         }
         match self.drain_step() {
-            DrainStep::AwaitRequests | DrainStep::Quiesce(_) => self.renew_if_due(now),
+            DrainStep::AwaitRequests | DrainStep::Quiesce(_) => {
+                self.renew_if_due(now);
+                if self.lease_phase(now) == Some(LeasePhase::Valid) {
+                    self.destage_if_confirmed();
+                }
+            }
             DrainStep::AwaitRenewal => self.release_record(),
             DrainStep::Record { .. } | DrainStep::ReadBack { .. } | DrainStep::Unlock(_) => {}
         }
@@ -47,8 +57,13 @@ impl Ownership {
         if lease.renewal.is_some() {
             return;
         }
+        let new = OwnerRecord { is_released: true, unfenced: None, ..lease.record };
+        self.write_release(new);
+    }
+
+    fn write_release(&mut self, new: OwnerRecord) {
+        let State::Draining { lease, .. } = &self.state else { unreachable!("the volume is handed over") };
         let old = lease.record;
-        let new = OwnerRecord { is_released: true, ..old };
         let op = self.next_op();
         self.set_drain_step(DrainStep::Record { op, new });
         let is_automatic = self.settings.sabotage.is(Sabotage::AutomaticLock);
@@ -57,6 +72,7 @@ impl Ownership {
     }
 
     pub(super) fn quiesced(&mut self, now: Nanos) {
+        self.destage_needs_renewal = None;
         self.set_drain_step(DrainStep::AwaitRenewal);
         self.step(now);
     }
@@ -69,6 +85,11 @@ impl Ownership {
 
     /// The record read back proves that this node owned the volume until now: executed requests are answered.
     pub(super) fn release_read_back(&mut self, now: Nanos, record: OwnerRecord, new: OwnerRecord) {
+        let State::Draining { lease, .. } = &self.state else { unreachable!("the volume is handed over") };
+        if record == lease.record {
+            // The release had no answer, and was not written so far. Nothing was served since.
+            return self.write_release(new);
+        }
         if record != new {
             return self.lose(now, LossReason::Stale);
         }
@@ -82,9 +103,11 @@ impl Ownership {
     pub(super) fn unlocked(&mut self, now: Nanos) {
         let State::Draining { lease, to, .. } = &self.state else { unreachable!("the volume is handed over") };
         let (epoch, to) = (lease.record.epoch, *to);
-        for connection in self.connections.values_mut() {
+        let departs_all = self.settings.sabotage.is(Sabotage::TargetDeparts);
+        for connection in self.connections.values_mut().filter(|connection| connection.precedes_drain) {
             connection.is_superseded = true;
-            connection.is_departing = true;
+            // One without writes may be the target of a migration, whose guest still writes elsewhere.
+            connection.is_departing = connection.has_written || departs_all;
         }
         // Requests that wait here may have observed what the target writes.
         for request in self.requests.values().filter(|request| request.kind != RequestKind::Flush) {
@@ -96,11 +119,11 @@ impl Ownership {
         }
         self.nodes_with_clients.extend(to);
         for node in std::mem::take(&mut self.nodes_with_clients) {
-            self.actions.push(Action::Send { to: node, message: crate::peer::PeerMessage::Released(epoch) });
+            self.actions.push(Action::Send { to: node, message: PeerMessage::Released(epoch) });
         }
         self.actions.push(Action::Discard);
         // The target claims first.
-        let look_at = now + crate::settings::RETRY_PERIOD;
+        let look_at = now + RETRY_PERIOD;
         self.enter_standby(now, Standby { owner: None, epoch, look_at, ask_at: now });
     }
 }

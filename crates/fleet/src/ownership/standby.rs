@@ -27,13 +27,17 @@ impl Ownership {
 
     pub(super) fn step_standby(&mut self, now: Nanos) {
         let State::Standby(mut standby) = self.state else { return };
+        if let Some(order) = self.order.take_if(|_| now >= standby.look_at) {
+            return self.start_claim(now, Trigger::Command(order));
+        }
         let other_owner = standby.owner.filter(|owner| owner.node != self.settings.node);
         let (mut needs_look, mut asks) = (false, None::<bool>);
         for id in self.requests_in(Stage::Waiting) {
             match self.treat(id) {
                 Treatment::Answer => self.answer(id, Ok(())),
+                Treatment::ForwardToOwner if now < self.requests[&id].forward_at => {}
                 Treatment::ForwardToOwner => match other_owner {
-                    Some(owner) => self.forward(id, owner.node),
+                    Some(owner) => self.forward(id, owner.node, standby.epoch),
                     None => needs_look = true,
                 },
                 Treatment::TakeOwnership { is_first_write } => {
@@ -74,9 +78,9 @@ impl Ownership {
         }
     }
 
-    fn forward(&mut self, request: RequestId, to: NodeId) {
+    fn forward(&mut self, request: RequestId, to: NodeId, epoch: Epoch) {
         self.requests.get_mut(&request).expect("the request waits").stage = Stage::Forwarded;
-        self.actions.push(Action::Forward { request, to });
+        self.actions.push(Action::Forward { request, to, epoch });
     }
 
     /// Another node takes this one for the owner. That is so if the ownership was lost without a release: this node

@@ -14,20 +14,25 @@ impl Ownership {
         if !self.awaits(op) && !self.settings.sabotage.is(Sabotage::BelieveLateResults) {
             return;
         }
+        self.note_progress(now);
         match result {
+            Ok(StorageAnswer::Done) if self.is_released_fence(op) => self.released_fenced(now),
+            // The order is repeated later.
+            Err(StorageError::TimedOut | StorageError::Other) if self.is_released_fence(op) => {}
             Ok(answer) => self.believe(now, answer),
             Err(error) => self.refused(now, error),
         }
     }
 
     /// True if the state waits for the operation.
-    fn awaits(&self, op: OpId) -> bool {
+    pub(super) fn awaits(&self, op: OpId) -> bool {
         match &self.state {
             State::Claiming { op: awaited, .. } => *awaited == Some(op),
             State::Fencing { op: awaited, .. }
             | State::Acquiring { op: awaited, .. }
             | State::Replaying { op: awaited, .. }
             | State::Recording { op: awaited, .. } => *awaited == op,
+            State::Owning { .. } | State::Draining { .. } if self.is_released_fence(op) => true,
             State::Owning { lease } => lease.renewal.is_some_and(|renewal| renewal.op == op),
             State::Draining { lease, step, .. } => {
                 let is_of_step = match step {

@@ -46,12 +46,17 @@ pub struct DataPath {
     flushes: Vec<RequestId>,
     next_flushes: Vec<RequestId>,
     quiesce: Option<OpId>,
+    is_quiesced: bool,
+    /// Records that the log holds, at most.
+    records_max: usize,
+    /// An append waits for destage.
+    is_log_full: bool,
 }
 
 impl DataPath {
     /// The content of a replayed log, in the order of its records.
-    pub fn recover(epoch: Epoch, log: &Log) -> DataPath {
-        let mut data = DataPath { epoch, next_seq: log.next_seq, ..DataPath::default() };
+    pub fn recover(epoch: Epoch, log: &Log, records_max: usize) -> DataPath {
+        let mut data = DataPath { epoch, next_seq: log.next_seq, records_max, ..DataPath::default() };
         for (seq, (block, value)) in &log.records {
             let block = &mut data.blocks[*block];
             block.value = Some(*value);
@@ -94,14 +99,20 @@ impl DataPath {
         self.blocks.iter().any(|block| block.is_dirty && !block.is_written_back)
     }
 
-    /// Writes dirty blocks to the image, of which `is_chosen` chooses some.
+    /// True if an append waits for room in the log.
+    pub fn is_log_full(&self) -> bool {
+        self.is_log_full
+    }
+
+    /// Writes dirty blocks to the image: all if the log is full, or else some, which
+    /// `is_chosen` chooses.
     pub fn destage(&mut self, mut is_chosen: impl FnMut() -> bool) -> Vec<Output> {
-        if self.appending > 0 || self.quiesce.is_some() {
+        if self.appending > 0 || self.is_quiesced {
             return Vec::new();
         }
         let mut outputs = Vec::new();
         for (index, block) in self.blocks.iter_mut().enumerate() {
-            if block.is_dirty && !block.is_written_back && is_chosen() {
+            if block.is_dirty && !block.is_written_back && (self.is_log_full || is_chosen()) {
                 block.is_written_back = true;
                 let value = block.value.expect("a dirty block has a value");
                 let op = StorageOp::WriteBlock { epoch: self.epoch, block: index, value };
@@ -155,11 +166,17 @@ impl DataPath {
         let is_unlogged = |block: &&(usize, &Block)| block.1.is_dirty && block.1.logged_version < block.1.version;
         let unlogged: Vec<_> = self.blocks.iter().enumerate().collect();
         let unlogged: Vec<_> = unlogged.iter().filter(is_unlogged).collect();
+        let records = self.blocks.iter().map(|block| block.records.len()).sum::<usize>();
+        self.is_log_full = !unlogged.is_empty() && records + unlogged.len() > self.records_max;
+        if self.is_log_full {
+            return Vec::new();
+        }
         self.flushes = std::mem::take(&mut self.next_flushes);
         if unlogged.is_empty() {
             let mut outputs: Vec<_> =
                 std::mem::take(&mut self.flushes).into_iter().map(|flush| Output::Executed(flush, 0)).collect();
             if self.blocks.iter().all(|block| !block.is_written_back) {
+                self.is_quiesced |= self.quiesce.is_some();
                 outputs.extend(self.quiesce.take().map(Output::Quiesced));
             }
             return outputs;

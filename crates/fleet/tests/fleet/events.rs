@@ -1,6 +1,6 @@
 //! Events of the simulated world.
 
-use fleet::{Command, NodeId, PeerMessage, RequestError, RequestId, RequestKind, StorageError};
+use fleet::{Command, Epoch, NodeId, PeerMessage, RequestError, RequestId, RequestKind, StorageError};
 
 use crate::storage::{Sender, StorageOp, StorageResult};
 
@@ -66,6 +66,7 @@ pub enum WorldEvent {
         session: Session,
         to: usize,
         volume: usize,
+        epoch: Epoch,
         request: RequestId,
         op: ClientOp,
     },
@@ -123,6 +124,11 @@ pub enum WorldEvent {
         map: u64,
     },
     Fault(Fault),
+    Order {
+        node: usize,
+        volume: usize,
+        command: Command,
+    },
     Rescue,
 }
 
@@ -160,10 +166,21 @@ pub enum Fault {
     RestoreSnapshot {
         node: usize,
     },
-    Command {
+    Move {
         node: usize,
         volume: usize,
-        command: Command,
+        to: NodeId,
+    },
+    /// Takes over from the owner of so many epochs ago.
+    TakeOver {
+        node: usize,
+        volume: usize,
+        age: u64,
+    },
+    /// The process that has the volume's session ends.
+    CrashHelper {
+        node: usize,
+        volume: usize,
     },
     /// Cuts the owner of a volume off the storage, and lets another node take over.
     Isolate {
@@ -176,6 +193,21 @@ pub enum Fault {
     RewindOwner {
         volume: usize,
         after: u64,
+    },
+    /// Restores a snapshot of the owner that is taken when its next batch of destage begins.
+    RewindDestage {
+        volume: usize,
+        after: u64,
+    },
+    /// Another program blocks the owner's session for a short time.
+    BlockShortly {
+        volume: usize,
+        duration: u64,
+    },
+    /// Another process starts on the owner's node, which is stopped for a while.
+    SecondProcess {
+        volume: usize,
+        pause: u64,
     },
     /// Kills a node for good, and orders the others to take its volumes over.
     FenceNode {

@@ -1,6 +1,6 @@
 //! The plan of a run: its shape, faults, administrators and migrations, drawn from the seed.
 
-use fleet::{Command, NodeId};
+use std::collections::BTreeSet;
 
 use crate::client::{Client, Work};
 use crate::events::{Fault, node_id};
@@ -14,6 +14,17 @@ pub enum Focus {
     LateResults,
     Rewinds,
     ExpiredWatch,
+    Destage,
+    /// Two processes of one node.
+    TwoProcesses,
+    /// Owners that are cut off the storage, but not their clients.
+    Isolated,
+    /// Owners that are restored after they have released the volume.
+    Released,
+    /// Owners whose session another program has blocked for a short time.
+    ShortBlock,
+    /// Restored owners without a generation number, which the ownership does not promise to survive.
+    SameOwner,
 }
 
 /// The plan of a run.
@@ -22,6 +33,21 @@ pub struct Plan {
     pub volumes: usize,
     pub is_automatic: bool,
     pub has_faults: bool,
+    /// The machines have a generation number. Without one, no machine goes back within one ownership.
+    pub has_generation: bool,
+    pub rewinds_same_owner: bool,
+    /// The machines can be restored.
+    pub is_restorable: bool,
+    /// The storage forgets the numbers of earlier owners.
+    pub forgets: bool,
+    /// Records that the log of a volume holds, at most.
+    pub log_records_max: usize,
+    /// The images are copies, with the record of another one.
+    pub has_copied_records: bool,
+    /// The helper between a node and the storage loses answers.
+    pub has_lossy_helper: bool,
+    /// Limits of the queues.
+    pub requests_max: usize,
     /// Percentage of messages to the storage that are late by seconds.
     pub late_percent: u32,
     /// Delay of a late message, at most.
@@ -51,6 +77,14 @@ impl Plan {
             volumes,
             is_automatic: rng.chance(500_000),
             has_faults,
+            has_generation: rng.chance(500_000),
+            rewinds_same_owner: false,
+            is_restorable: false,
+            forgets: rng.coin(),
+            log_records_max: [6, 1_000][rng.below(2) as usize],
+            has_copied_records: rng.chance(100_000),
+            has_lossy_helper: has_faults && rng.chance(250_000),
+            requests_max: if rng.chance(300_000) { 1 + rng.below(2) as usize } else { 64 },
             late_percent: if has_faults { [0, 1, 3, 15][rng.below(4) as usize] } else { 0 },
             late_max: 8 * SECOND,
             loss_percent: if has_faults { rng.below(20) as u32 } else { 0 },
@@ -59,6 +93,11 @@ impl Plan {
             calm_migrations: 0,
         };
         let drawn = match rng.below(20) {
+            3 => Focus::Destage,
+            4 => Focus::Released,
+            5 => Focus::ShortBlock,
+            6 => Focus::Isolated,
+            7 => Focus::TwoProcesses,
             0 => Focus::LateResults,
             1 => Focus::Rewinds,
             2 => Focus::ExpiredWatch,
@@ -68,6 +107,12 @@ impl Plan {
             Focus::LateResults if has_faults => plan.draw_late_results(rng),
             Focus::Rewinds if has_faults => plan.draw_rewinds(rng),
             Focus::ExpiredWatch if has_faults => plan.draw_expired_watch(rng),
+            Focus::SameOwner if has_faults => plan.draw_same_owner(rng),
+            Focus::Released if has_faults => plan.draw_released(rng),
+            Focus::ShortBlock if has_faults => plan.draw_short_block(rng),
+            Focus::Isolated if has_faults => plan.draw_isolated(rng),
+            Focus::TwoProcesses if has_faults => plan.draw_two_processes(rng),
+            Focus::Destage if has_faults => plan.draw_destage(rng),
             _ => {
                 plan.draw_migrations(rng, 3);
                 if has_faults {
@@ -77,6 +122,10 @@ impl Plan {
                 }
             }
         }
+        let restores = |fault: &Fault| {
+            matches!(fault, Fault::RestoreSnapshot { .. } | Fault::RewindOwner { .. } | Fault::RewindDestage { .. })
+        };
+        plan.is_restorable = rng.coin() || plan.faults.iter().any(|(_, fault)| restores(fault));
         plan
     }
 
@@ -91,6 +140,7 @@ impl Plan {
 
     /// Nodes whose memory goes back, owners and others, between many migrations.
     fn draw_rewinds(&mut self, rng: &Rng) {
+        self.has_generation = false;
         for _ in 0..2 + rng.below(3) {
             let (at, node) = (SECOND + rng.below(20 * SECOND), rng.below(NODES as u64) as usize);
             self.faults.push((at, Fault::TakeSnapshot { node }));
@@ -107,6 +157,76 @@ impl Plan {
         self.faults.push((at, Fault::Isolate { volume, until, cuts_links: false, take_over_after: u64::MAX }));
         let home = rng.below(NODES as u64) as usize;
         self.clients.push(client(rng, volume, home, Work::Mixed));
+    }
+
+    /// Owners whose memory goes back to the beginning of a batch of destage.
+    fn draw_destage(&mut self, rng: &Rng) {
+        for _ in 0..3 {
+            let (at, volume) = (SECOND + rng.below(30 * SECOND), rng.below(self.volumes as u64) as usize);
+            let after = MILLI + rng.below([20 * MILLI, 2 * SECOND][rng.below(2) as usize]);
+            self.faults.push((at, Fault::RewindDestage { volume, after }));
+        }
+        self.draw_migrations(rng, 3);
+    }
+
+    fn draw_released(&mut self, rng: &Rng) {
+        for _ in 0..2 {
+            let (at, volume) = (SECOND + rng.below(25 * SECOND), rng.below(self.volumes as u64) as usize);
+            let after = between(rng, 3 * SECOND, 16 * SECOND);
+            self.faults.push((at, Fault::RewindDestage { volume, after }));
+            for delay in [rng.below(3 * SECOND), between(rng, 3 * SECOND, 9 * SECOND)] {
+                let to = node_id(rng.below(NODES as u64) as usize);
+                for node in 0..NODES {
+                    self.faults.push((at + delay, Fault::Move { node, volume, to }));
+                }
+            }
+        }
+    }
+
+    /// An owner that is blocked, and cannot notice it before the entry has ended.
+    fn draw_short_block(&mut self, rng: &Rng) {
+        (self.late_percent, self.late_max) = (8, 25 * SECOND);
+        let volume = rng.below(self.volumes as u64) as usize;
+        let at = 3 * SECOND + rng.below(15 * SECOND);
+        let (duration, delay) = (between(rng, SECOND, 10 * SECOND), rng.below(2 * SECOND));
+        let until = at + duration + rng.below(8 * SECOND);
+        self.faults.push((at, Fault::BlockShortly { volume, duration }));
+        let take_over_after = rng.below(2 * SECOND);
+        let isolate = Fault::Isolate { volume, until, cuts_links: false, take_over_after };
+        self.faults.push((at.saturating_sub(delay), isolate));
+        self.draw_migrations(rng, 2);
+    }
+
+    fn draw_isolated(&mut self, rng: &Rng) {
+        let (at, volume) = (2 * SECOND + rng.below(15 * SECOND), rng.below(self.volumes as u64) as usize);
+        let (until, take_over_after) = (at + between(rng, 12 * SECOND, 30 * SECOND), rng.below(6 * SECOND));
+        let cuts_links = rng.coin();
+        self.faults.push((at, Fault::Isolate { volume, until, cuts_links, take_over_after }));
+        for home in 0..NODES {
+            self.clients.push(client(rng, volume, home, Work::Mixed));
+            self.clients.push(client(rng, volume, home, Work::NoFlushes));
+        }
+    }
+
+    fn draw_two_processes(&mut self, rng: &Rng) {
+        let (at, volume) = (3 * SECOND + rng.below(10 * SECOND), rng.below(self.volumes as u64) as usize);
+        let pause = if rng.coin() { 0 } else { rng.below(35 * SECOND) };
+        self.faults.push((at, Fault::SecondProcess { volume, pause }));
+        for home in 0..NODES {
+            self.clients.push(client(rng, volume, home, Work::Mixed));
+            self.clients.push(client(rng, volume, home, Work::NoFlushes));
+        }
+        self.draw_migrations(rng, 3);
+    }
+
+    fn draw_same_owner(&mut self, rng: &Rng) {
+        (self.has_generation, self.rewinds_same_owner) = (false, true);
+        for _ in 0..2 {
+            let (at, volume) = (SECOND + rng.below(30 * SECOND), rng.below(self.volumes as u64) as usize);
+            let after = if rng.chance(600_000) { rng.below(3 * SECOND) } else { rng.below(12 * SECOND) };
+            self.faults.push((at, Fault::RewindOwner { volume, after }));
+        }
+        self.draw_migrations(rng, 3);
     }
 
     fn draw_migrations(&mut self, rng: &Rng, rounds_max: u64) {
@@ -127,7 +247,8 @@ impl Plan {
         let node = rng.below(NODES as u64) as usize;
         let volume = rng.below(self.volumes as u64) as usize;
         let until = (at + duration(rng)).min(FAULTS_END);
-        match rng.below(16) {
+        match rng.below(17) {
+            16 => self.faults.push((at, Fault::CrashHelper { node, volume })),
             0 => self.faults.push((at, Fault::CutStorage { node, until })),
             1 => {
                 let b = (node + 1 + rng.below(2) as usize) % NODES;
@@ -166,22 +287,29 @@ impl Plan {
                 let cuts_links = rng.chance(400_000);
                 self.faults.push((at, Fault::Isolate { volume, until, cuts_links, take_over_after }));
             }
+            14 if rng.coin() => {
+                let after = MILLI + rng.below([20 * MILLI, 2 * SECOND][rng.below(2) as usize]);
+                self.faults.push((at, Fault::RewindDestage { volume, after }));
+            }
             14 => {
                 let after = if rng.chance(600_000) { rng.below(3 * SECOND) } else { rng.below(12 * SECOND) };
                 self.faults.push((at, Fault::RewindOwner { volume, after }));
             }
             _ => {
-                let command = Command::Move { to: node_id(rng.below(NODES as u64) as usize) };
+                let to = node_id(rng.below(NODES as u64) as usize);
                 for node in 0..NODES {
-                    self.faults.push((at, Fault::Command { node, volume, command }));
+                    self.faults.push((at, Fault::Move { node, volume, to }));
                 }
             }
         }
         if rng.chance(400_000) {
-            let command = Command::TakeOver { dead_node: None::<NodeId> };
-            let node = rng.below(NODES as u64) as usize;
             let at = (at + rng.below(8 * SECOND)).min(FAULTS_END - SECOND);
-            self.faults.push((at, Fault::Command { node, volume, command }));
+            // Sometimes several nodes at once, and orders that come late.
+            let first = rng.below(NODES as u64) as usize;
+            for node in 0..if rng.chance(250_000) { NODES } else { 1 } {
+                let age = if rng.chance(800_000) { 0 } else { 1 };
+                self.faults.push((at, Fault::TakeOver { node: (first + node) % NODES, volume, age }));
+            }
         }
     }
 }
@@ -206,10 +334,14 @@ fn client(rng: &Rng, volume: usize, home: usize, work: Work) -> Client {
         target: None,
         migrations: 0,
         called_off: false,
-        pending: None,
+        pending: BTreeSet::new(),
+        depth: [1, 1, 1, 1, 1, 1, 1, 2][rng.below(8) as usize],
+        is_stopping: false,
         pause_max,
         request_timeout,
         flushes_after_faults: 0,
+        writes_after_faults: 0,
+        reads_after_faults: 0,
         failed_ops: 0,
     }
 }

@@ -5,6 +5,7 @@ mod checker;
 mod client;
 mod data_path;
 mod events;
+mod failure;
 mod faults;
 mod history;
 mod node;

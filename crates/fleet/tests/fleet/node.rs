@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fleet::{OpId, Ownership, RequestId, Settings, StorageClient};
+use fleet::{MachineGeneration, NodeLock, OpId, Ownership, RequestId, Settings, StorageClient};
 use seam::Nanos;
 
 use crate::data_path::{DataOp, DataPath};
@@ -29,6 +29,8 @@ pub enum Origin {
 #[derive(Clone, Debug)]
 pub struct Instance {
     pub ownership: Ownership,
+    /// The generation of the machine that the instance has seen.
+    pub generation: MachineGeneration,
     pub data: Option<DataPath>,
     pub client: StorageClient,
     pub map: u64,
@@ -44,12 +46,15 @@ pub struct Instance {
     pub replayed: Log,
     /// A new session is being opened.
     pub is_replacing: bool,
+    /// The front ends do not read from connections.
+    pub is_reading_stopped: bool,
 }
 
 impl Instance {
-    pub fn new(settings: Settings, client: StorageClient) -> Instance {
+    pub fn new(settings: Settings, generation: MachineGeneration, client: StorageClient) -> Instance {
         Instance {
-            ownership: Ownership::new(settings, client),
+            ownership: Ownership::new(settings, generation, client),
+            generation,
             data: None,
             client,
             map: 0,
@@ -62,6 +67,7 @@ impl Instance {
             last_request: 0,
             replayed: Log::default(),
             is_replacing: false,
+            is_reading_stopped: false,
         }
     }
 
@@ -123,8 +129,10 @@ impl Clock {
     }
 }
 
-/// A node.
+/// A process of a node.
 pub struct Node {
+    /// Number of the node.
+    pub id: usize,
     pub instances: Vec<Instance>,
     pub is_running: bool,
     /// An administrator has declared the node dead: it never starts again.
@@ -133,5 +141,7 @@ pub struct Node {
     pub paused_until: u64,
     pub storage_cut_until: u64,
     pub clock: Clock,
+    pub generation: MachineGeneration,
+    pub lock: NodeLock,
     pub snapshot: Option<(Vec<Instance>, Nanos)>,
 }

@@ -4,11 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fleet::{Epoch, Expected, Header, OwnerRecord, StorageClient, StorageError};
+use fleet::{Epoch, Expected, Header, ImageId, Owner, OwnerRecord, StorageClient, StorageError};
 use seam::Nanos;
+
+use crate::failure::Check;
 
 pub const BLOCKS: usize = 5;
 const OSDS: usize = 3;
+/// A session that lives all the time, and has nothing to do with the volumes.
+pub const BYSTANDER: StorageClient = StorageClient(0);
 /// Time after its last ping after which a watch expires.
 const WATCH_TIMEOUT: Nanos = Nanos::from_secs(30);
 
@@ -25,8 +29,8 @@ pub enum StorageOp {
     ReleaseLock,
     ReplayLog(Epoch),
     WriteRecord {
-        expected: Expected,
-        new: OwnerRecord,
+        expected: Box<Expected>,
+        new: Box<OwnerRecord>,
     },
     Append {
         epoch: Epoch,
@@ -76,6 +80,7 @@ pub struct Log {
 /// An image with its log.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
+    id: ImageId,
     pub record: OwnerRecord,
     lock_owner: Option<StorageClient>,
     pub log: Log,
@@ -83,10 +88,28 @@ pub struct Image {
     block_epochs: [Epoch; BLOCKS],
     /// The client of each epoch with effect.
     writers: BTreeMap<Epoch, StorageClient>,
+    /// The owner of each epoch.
+    owners: BTreeMap<Epoch, Owner>,
     /// Epochs that ended with a release.
     pub released: BTreeSet<Epoch>,
     /// Number of the history's event after which each epoch was the log's.
     pub sealed_at: BTreeMap<Epoch, u64>,
+    /// Number of the history's event at which the record of each epoch was written.
+    pub recorded_at: BTreeMap<Epoch, u64>,
+}
+
+impl Image {
+    /// A copy of an image: with the record of its parent, whose owner lives.
+    pub fn copy_record(&mut self, record: OwnerRecord) {
+        self.record = record;
+        // No writes of this image were lost.
+        self.released.insert(record.epoch);
+    }
+
+    /// The owner of so many epochs ago, which may have released the volume.
+    pub fn owner_before(&self, age: u64) -> Option<(Epoch, Owner)> {
+        self.owners.iter().rev().nth(age as usize).map(|(epoch, owner)| (*epoch, *owner))
+    }
 }
 
 /// Sender of an operation.
@@ -99,27 +122,62 @@ pub struct Sender {
     pub number: u64,
 }
 
+/// An executed write: its OSD and its result.
+type Seen = (usize, Result<(), StorageError>);
+
 /// The cluster.
 #[derive(Default)]
 pub struct Storage {
     pub images: Vec<Image>,
-    blocked: BTreeMap<StorageClient, u64>,
+    /// The map that says so, and the end of the entry.
+    blocked: BTreeMap<StorageClient, (u64, Nanos)>,
     map: u64,
     osd_maps: [u64; OSDS],
     pings: BTreeMap<StorageClient, Nanos>,
     /// Result codes of executed writes. An operation under a known number gets its code and is not executed, whatever
-    /// it is: a client whose memory went back in time reuses numbers.
-    seen: BTreeMap<(StorageClient, u64), Result<(), StorageError>>,
-    pub violation: Option<String>,
+    /// it is: a client whose memory went back in time reuses numbers. The memory has a bound: at an OSD where a later
+    /// owner has written to the image, those of earlier owners may be forgotten.
+    seen: BTreeMap<(StorageClient, u64), Seen>,
+    forgets: bool,
+    pub violation: Option<(Check, String)>,
 }
 
 impl Storage {
-    pub fn new(volumes: usize) -> Storage {
-        Storage { images: vec![Image::default(); volumes], ..Storage::default() }
+    pub fn new(volumes: usize, forgets: bool) -> Storage {
+        let image = |volume| Image { id: ImageId(volume as u128 + 1), ..Image::default() };
+        let pings = BTreeMap::from([(BYSTANDER, Nanos::MAX)]);
+        Storage { images: (0..volumes).map(image).collect(), pings, forgets, ..Storage::default() }
+    }
+
+    /// Blocks a client until `end`, unless an entry for it exists: that one stays, also if it ends earlier.
+    pub fn block(&mut self, now: Nanos, client: StorageClient, end: Nanos) {
+        if client == BYSTANDER {
+            let text = "the owner of another image was blocked".to_owned();
+            self.violation.get_or_insert((Check::Bystander, text));
+        }
+        self.map += 1;
+        let entry = self.blocked.entry(client).or_insert((self.map, end));
+        if entry.1 <= now {
+            *entry = (self.map, end);
+        }
+    }
+
+    /// True if a client is blocked for a limited time.
+    pub fn is_blocked_shortly(&self, now: Nanos, client: StorageClient) -> bool {
+        self.blocked.get(&client).is_some_and(|(_, end)| now < *end && *end < Nanos::MAX)
+    }
+
+    /// Another client that has the lock of an image, and its watch.
+    pub fn living_lock_owner(&self, now: Nanos, volume: usize, client: StorageClient) -> Option<StorageClient> {
+        self.images[volume].lock_owner.filter(|owner| *owner != client && self.is_alive(now, *owner))
     }
 
     pub fn ping(&mut self, now: Nanos, client: StorageClient) {
         self.pings.insert(client, now);
+    }
+
+    pub fn close_watch(&mut self, client: StorageClient) {
+        self.pings.remove(&client);
     }
 
     /// The newest map, and the OSDs.
@@ -155,8 +213,7 @@ impl Storage {
             _ => None,
         };
         if let Some(fenced) = fenced {
-            self.map += 1;
-            self.blocked.entry(fenced).or_insert(self.map);
+            self.block(now, fenced, Nanos::MAX);
             map = self.map;
         }
         let osd = match op {
@@ -168,22 +225,37 @@ impl Storage {
         };
         if let Some(osd) = osd {
             self.spread_map(osd, map);
-            if self.blocked.get(&client).is_some_and(|blocked_at| *blocked_at <= self.osd_maps[osd % OSDS]) {
+            if self.is_refused(now, client, osd) {
                 return (Err(StorageError::Blocked), self.map);
             }
         }
         if op.is_read() {
             return (self.apply(now, event, volume, client, op), map);
         }
-        if let Some(result) = self.seen.get(&(client, sender.number)) {
+        if let Some((_, result)) = self.seen.get(&(client, sender.number)) {
             return (result.map(|()| self.success(volume, op)), map);
         }
         let result = self.apply(now, event, volume, client, op);
         // Blocking is a command to the monitors, which may be repeated.
         if !matches!(op, StorageOp::Fence(_)) {
-            self.seen.insert((client, sender.number), result.as_ref().map(|_| ()).map_err(|error| *error));
+            let code = result.as_ref().map(|_| ()).map_err(|error| *error);
+            self.seen.insert((client, sender.number), (osd.unwrap_or(volume) % OSDS, code));
+        }
+        if let (StorageOp::WriteBlock { epoch, block, .. }, true) = (op, self.forgets) {
+            self.forget_before(volume, *epoch, (volume + block) % OSDS);
         }
         (result, map)
+    }
+
+    fn is_refused(&self, now: Nanos, client: StorageClient, osd: usize) -> bool {
+        self.blocked.get(&client).is_some_and(|(map, end)| now < *end && *map <= self.osd_maps[osd % OSDS])
+    }
+
+    /// Forgets the numbers of earlier owners at an OSD.
+    fn forget_before(&mut self, volume: usize, epoch: Epoch, osd: usize) {
+        let owners = &self.images[volume].owners;
+        let is_earlier = |client: &StorageClient| owners.range(..epoch).any(|(_, owner)| owner.client == *client);
+        self.seen.retain(|(client, _), (at, _)| *at != osd || !is_earlier(client));
     }
 
     /// The answer to a successful write. Reads that belong to it are always executed.
@@ -208,7 +280,12 @@ impl Storage {
                 let image = &self.images[volume];
                 let clients = image.record.owner.map(|owner| owner.client).into_iter().chain(image.lock_owner);
                 let watchers = clients.filter(|client| self.is_alive(now, *client)).collect();
-                Ok(StorageResult::Header(Header { record: image.record, lock_owner: image.lock_owner, watchers }))
+                Ok(StorageResult::Header(Header {
+                    image: image.id,
+                    record: image.record,
+                    lock_owner: image.lock_owner,
+                    watchers,
+                }))
             }
             StorageOp::ReadRecord => {
                 Ok(StorageResult::Record(self.images[volume].record, self.images[volume].log.next_seq))
@@ -249,7 +326,9 @@ impl Storage {
                 if !expected.matches(&image.record) {
                     return Err(StorageError::Stale);
                 }
-                image.record = *new;
+                image.record = **new;
+                image.owners.extend(new.owner.map(|owner| (new.epoch, owner)));
+                image.recorded_at.entry(new.epoch).or_insert(event);
                 if new.is_released {
                     image.released.insert(new.epoch);
                 }
@@ -294,11 +373,11 @@ impl Storage {
         let writer = *self.images[volume].writers.entry(epoch).or_insert(client);
         if writer != client {
             let text = format!("volume {volume}: {writer:?} and {client:?} both wrote to the {place} in {epoch:?}");
-            self.violation.get_or_insert(text);
+            self.violation.get_or_insert((Check::Writers, text));
         }
         if !monotone {
             let text = format!("volume {volume}: {client:?} wrote to the {place} in {epoch:?} after a later epoch");
-            self.violation.get_or_insert(text);
+            self.violation.get_or_insert((Check::Writers, text));
         }
     }
 }

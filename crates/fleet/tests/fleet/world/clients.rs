@@ -1,10 +1,13 @@
 //! Clients: connections, operations, migrations.
 
+use std::collections::BTreeSet;
+
 use fleet::{ConnectionId, Event};
 
 use super::{FAULTS_END, MILLI, NODES, SECOND, World, between};
 use crate::client::{Connection, Work};
 use crate::events::{ClientOp, Reply, WorldEvent};
+use crate::failure::Check;
 use crate::history::OpKind;
 use crate::node::Origin;
 use crate::storage::BLOCKS;
@@ -14,7 +17,8 @@ const UNTRACKED: usize = usize::MAX;
 
 impl World {
     pub fn client_step(&mut self, client: usize) {
-        if self.clients[client].pending.is_some() {
+        let state = &self.clients[client];
+        if state.pending.len() >= state.depth || state.is_stopping {
             return;
         }
         let Some(connection) = self.clients[client].connection else {
@@ -31,26 +35,43 @@ impl World {
                 self.last_value += 1;
                 ClientOp::Write { block, value: self.last_value }
             }
-            4..6 => ClientOp::Flush,
+            4..6 if work != Work::NoFlushes => ClientOp::Flush,
             _ => ClientOp::Read { block },
         };
         let tag = self.invoke(client, op);
-        self.clients[client].pending = Some(tag);
+        self.clients[client].pending.insert(tag);
+        if self.clients[client].pending.len() < self.clients[client].depth {
+            let delay = self.rng.below(20 * MILLI);
+            self.after(delay, WorldEvent::ClientStep { client });
+        }
         self.send_request(connection, tag, op);
         let timeout = self.clients[client].request_timeout;
         self.after(timeout, WorldEvent::RequestTimeout { client, tag });
     }
 
     fn choose_node(&mut self, client: usize) -> usize {
-        if self.nodes[self.clients[client].home].is_running && self.rng.chance(700_000) {
-            return self.clients[client].home;
+        let home = self.current[self.clients[client].home];
+        if self.nodes[home].is_running && self.rng.chance(700_000) {
+            return home;
         }
-        self.rng.below(NODES as u64) as usize
+        self.current[self.rng.below(NODES as u64) as usize]
     }
 
     fn open_connection(&mut self, client: usize, node: usize) -> u64 {
         let number = self.connections.len() as u64 + 1;
-        self.connections.insert(number, Connection { client, node, session: None, is_open: true, is_drained: false });
+        self.connections.insert(
+            number,
+            Connection {
+                client,
+                node,
+                session: None,
+                opened_at: 0,
+                is_open: true,
+                is_drained: false,
+                has_written: false,
+                empty_flushes: BTreeSet::new(),
+            },
+        );
         let delay = self.rng.below(MILLI);
         self.after(delay, WorldEvent::Connect { connection: number });
         number
@@ -82,7 +103,7 @@ impl World {
         }
         let session = self.nodes[node].session;
         let entry = self.connections.get_mut(&connection).expect("the connection was opened");
-        entry.session = Some(session);
+        (entry.session, entry.opened_at) = (Some(session), self.event);
         let volume = self.clients[entry.client].volume;
         self.deliver(node, volume, Event::Connected(ConnectionId(connection)));
     }
@@ -95,8 +116,16 @@ impl World {
         if !self.is_accepted(connection) {
             return;
         }
-        self.connections.get_mut(&connection).expect("it is open").is_drained &= matches!(op, ClientOp::Flush);
         let volume = self.clients[self.connections[&connection].client].volume;
+        if self.nodes[node].instances[volume].is_reading_stopped {
+            return self.after(20 * MILLI, WorldEvent::Request { connection, tag, op });
+        }
+        let entry = self.connections.get_mut(&connection).expect("it is open");
+        entry.has_written |= matches!(op, ClientOp::Write { .. });
+        entry.is_drained &= matches!(op, ClientOp::Flush);
+        if entry.is_drained {
+            entry.empty_flushes.insert(tag);
+        }
         let origin = Origin::Connection { connection, tag };
         let request = self.nodes[node].instances[volume].add_request(origin, op);
         let connection = ConnectionId(connection);
@@ -133,7 +162,7 @@ impl World {
         if !entry.is_open {
             return;
         }
-        let (client, is_drained) = (entry.client, entry.is_drained);
+        let (client, opened_at, covers_nothing) = (entry.client, entry.opened_at, entry.empty_flushes.contains(&tag));
         if reply.is_err() {
             self.clients[client].failed_ops += 1;
         }
@@ -142,16 +171,22 @@ impl World {
         }
         let volume = self.clients[client].volume;
         let event = self.event;
-        let is_flush = |op: &crate::history::HistoryOp| op.kind == OpKind::Flush;
-        let covers_nothing = is_drained && is_flush(&self.histories[volume].ops[tag]);
         if let (Ok(value), false) = (reply, covers_nothing) {
+            let since_open = opened_at + 1..=self.flushed_at.get(&(connection, tag)).copied().unwrap_or(0);
+            if self.losses[volume].iter().any(|lost_at| since_open.contains(lost_at)) {
+                // The client may have acknowledged writes at the lost owner, through whatever connection.
+                let text = format!("volume {volume}: a connection of event {opened_at} outlived an owner and flushed");
+                self.fail(Check::OldConnection, text);
+            }
             self.histories[volume].complete(event, tag, value);
         }
-        if self.clients[client].pending == Some(tag) {
-            self.clients[client].pending = None;
+        if self.clients[client].pending.remove(&tag) {
             let op = self.histories[volume].ops[tag];
-            if reply.is_ok() && op.kind == OpKind::Flush && self.now > FAULTS_END + SECOND {
-                self.clients[client].flushes_after_faults += 1;
+            if reply.is_ok() && !covers_nothing && self.now > FAULTS_END + SECOND {
+                let client = &mut self.clients[client];
+                client.flushes_after_faults += u32::from(op.kind == OpKind::Flush);
+                client.writes_after_faults += u32::from(matches!(op.kind, OpKind::Write { .. }));
+                client.reads_after_faults += u32::from(matches!(op.kind, OpKind::Read { .. }));
             }
             let pause = self.rng.below(self.clients[client].pause_max);
             self.after(pause, WorldEvent::ClientStep { client });
@@ -175,7 +210,7 @@ impl World {
         }
         if state.connection == Some(connection) {
             state.connection = None;
-            state.pending = None;
+            state.pending.clear();
             let delay = between(&self.rng, 100 * MILLI, 800 * MILLI);
             self.after(delay, WorldEvent::ClientStep { client });
         }
@@ -191,15 +226,19 @@ impl World {
         let numbers: Vec<_> =
             self.connections.iter().filter(|(_, c)| c.is_open && of_volume(c)).map(|(number, _)| *number).collect();
         for connection in numbers {
-            // Requests that arrive from now on are lost with the connection.
-            self.connections.get_mut(&connection).expect("it exists").session = None;
-            let delay = between(&self.rng, 2 * MILLI, 50 * MILLI);
-            self.after(delay, WorldEvent::ConnectionReset { connection });
+            self.reset_connection(connection);
         }
     }
 
+    /// A node closes a connection. Requests that arrive from now on are lost with it.
+    pub fn reset_connection(&mut self, connection: u64) {
+        self.connections.get_mut(&connection).expect("it exists").session = None;
+        let delay = between(&self.rng, 2 * MILLI, 50 * MILLI);
+        self.after(delay, WorldEvent::ConnectionReset { connection });
+    }
+
     pub fn request_timeout(&mut self, client: usize, tag: usize) {
-        if self.clients[client].pending != Some(tag) {
+        if !self.clients[client].pending.contains(&tag) {
             return;
         }
         if let Some(connection) = self.clients[client].connection {
@@ -212,9 +251,10 @@ impl World {
     pub fn migrate(&mut self, client: usize, to: usize, called_off: bool, stay: u64) {
         let state = &self.clients[client];
         let Some(connection) = state.connection.filter(|_| state.target.is_none()) else { return };
-        if self.connections[&connection].node == to {
+        if self.nodes[self.connections[&connection].node].id == to {
             return;
         }
+        let to = self.current[to];
         let target = self.open_connection(client, to);
         let state = &mut self.clients[client];
         state.target = Some(target);
@@ -230,17 +270,27 @@ impl World {
     /// The guest stops at the source and continues at the target, or the migration is called off.
     pub fn switch_over(&mut self, client: usize, migration: usize) {
         let state = &self.clients[client];
-        let (Some(target), true) = (state.target, state.migrations == migration) else { return };
+        let (Some(target), true) = (state.target, state.migrations == migration) else {
+            // The target's connection is lost: the guest goes on at the source.
+            if std::mem::replace(&mut self.clients[client].is_stopping, false) {
+                self.after(0, WorldEvent::ClientStep { client });
+            }
+            return;
+        };
         if state.called_off {
             self.clients[client].target = None;
             return self.close_connection(target);
         }
-        if state.pending.is_some() {
+        if !state.pending.is_empty() {
+            self.clients[client].is_stopping = true;
             return self.after(20 * MILLI, WorldEvent::SwitchOver { client, migration });
         }
         let old = self.clients[client].connection.replace(target);
         self.clients[client].target = None;
-        self.clients[client].home = self.connections[&target].node;
+        self.clients[client].home = self.nodes[self.connections[&target].node].id;
+        if std::mem::replace(&mut self.clients[client].is_stopping, false) {
+            self.after(0, WorldEvent::ClientStep { client });
+        }
         let Some(old) = old else { return };
         for _ in 0..2 {
             let delay = self.rng.below(7 * SECOND);

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use fleet::{Action, Event, RequestError, RequestId, Sabotage, StateKind, StorageAnswer};
+use fleet::{Action, Epoch, Event, RequestError, RequestId, Sabotage, StateKind, StorageAnswer};
 
 use super::{MILLI, SECOND, World, between};
 use crate::data_path::{DataPath, Output};
-use crate::events::{ClientOp, Reply, Session, WorldEvent, node_id};
+use crate::events::{ClientOp, Fault, Reply, Session, WorldEvent, node_id};
 use crate::node::{Origin, Purpose};
 use crate::storage::StorageOp;
 
@@ -21,14 +21,20 @@ impl World {
         self.after(SECOND / 2, WorldEvent::Tick { node, session });
         for volume in 0..self.plan.volumes {
             let instance = &self.nodes[node].instances[volume];
-            if self.nodes[node].storage_cut_until <= self.now {
+            if self.nodes[node].storage_cut_until <= self.now && !instance.is_replacing {
                 let now = seam::Nanos(self.now);
                 self.storage.ping(now, instance.client);
             }
+            let is_log_full = instance.data.as_ref().is_some_and(DataPath::is_log_full);
             let has_dirty = instance.data.as_ref().is_some_and(DataPath::has_dirty);
             self.deliver(node, volume, Event::Tick);
-            if has_dirty && self.rng.chance(300_000) {
+            if has_dirty && (is_log_full || self.rng.chance(300_000)) {
                 self.deliver(node, volume, Event::DestageWanted);
+                if let Some(after) = self.rewind_at_destage[volume].take() {
+                    let delay = self.rng.below(8 * MILLI);
+                    self.after(delay, WorldEvent::Fault(Fault::TakeSnapshot { node }));
+                    self.after(delay + after, WorldEvent::Fault(Fault::RestoreSnapshot { node }));
+                }
             }
         }
     }
@@ -38,11 +44,14 @@ impl World {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let now = self.nodes[node].clock.now(self.now);
-            let ownership = &mut self.nodes[node].instances[volume].ownership;
+            let generation = self.nodes[node].generation;
+            let instance = &mut self.nodes[node].instances[volume];
+            instance.generation = generation;
+            let ownership = &mut instance.ownership;
             let before = ownership.state();
             let is_tick = event == Event::Tick;
             let traced = self.trace.is_some().then(|| format!("{event:?}"));
-            let actions = ownership.handle(now, event);
+            let actions = ownership.handle(now, generation, event);
             let after = ownership.state();
             if (before, after) == (StateKind::Draining, StateKind::Standby) {
                 self.drained(node, volume);
@@ -56,7 +65,7 @@ impl World {
         }
     }
 
-    /// Notes that connections have nothing unflushed; one with a request other than a flush in progress is excepted.
+    /// Notes that connections with writes have nothing unflushed; one with a request other than a flush in progress is excepted.
     fn drained(&mut self, node: usize, volume: usize) {
         let session = Some(self.nodes[node].session);
         let requests = self.nodes[node].instances[volume].requests.values();
@@ -69,7 +78,7 @@ impl World {
         for (number, connection) in &mut self.connections {
             let is_here = connection.node == node && connection.session == session;
             if is_here && self.clients[connection.client].volume == volume {
-                connection.is_drained = !busy.contains(number);
+                connection.is_drained = connection.has_written && !busy.contains(number);
             }
         }
     }
@@ -88,7 +97,9 @@ impl World {
                 self.nodes[node].instances[volume].replay_op = Some(op);
                 (op, StorageOp::ReplayLog(epoch))
             }
-            Action::WriteRecord { op, expected, new } => (op, StorageOp::WriteRecord { expected, new }),
+            Action::WriteRecord { op, expected, new } => {
+                (op, StorageOp::WriteRecord { expected: Box::new(expected), new: Box::new(new) })
+            }
             Action::ReleaseLock { op } => (op, StorageOp::ReleaseLock),
             other => return self.act_locally(node, volume, other, events),
         };
@@ -106,14 +117,22 @@ impl World {
             Action::ReplaceClient => {
                 instance.end_session();
                 instance.is_replacing = true;
+                let (old, is_reachable) = (instance.client, self.nodes[node].storage_cut_until <= self.now);
+                // A session that is closed in order takes its watch along; that of one that fails expires.
+                if is_reachable && self.rng.chance(700_000) {
+                    self.storage.close_watch(old);
+                }
                 let delay = between(&self.rng, 5 * MILLI, 60 * MILLI);
                 self.after(delay, WorldEvent::ClientReplaced { node, session, volume });
             }
             Action::Serve { epoch } => {
-                instance.data = Some(DataPath::recover(epoch, &instance.replayed));
+                instance.data = Some(DataPath::recover(epoch, &instance.replayed, self.plan.log_records_max));
                 self.served(volume, epoch);
             }
+            Action::StopReading => instance.is_reading_stopped = true,
+            Action::ResumeReading => instance.is_reading_stopped = false,
             Action::CloseFrontEnds => self.reset_connections(node, volume),
+            Action::CloseConnection(connection) => self.reset_connection(connection.0),
             Action::Discard => instance.discard(),
             Action::Destage => {
                 let rng = self.rng.clone();
@@ -122,18 +141,18 @@ impl World {
                 self.collect_outputs(node, volume, outputs, events);
             }
             Action::Execute { request } => self.execute(node, volume, request, events),
-            Action::Forward { request, to } => {
+            Action::Forward { request, to, epoch } => {
                 let (_, op) = instance.requests[&request];
-                let to = to.0 as usize;
+                let to = self.current[to.0 as usize];
                 let timeout = WorldEvent::ForwardTimeout { node, session, volume, request };
                 self.after(2 * SECOND, timeout);
                 if let Some(delay) = self.link_delay(node, to) {
-                    self.after(delay, WorldEvent::Forward { from: node, session, to, volume, request, op });
+                    self.after(delay, WorldEvent::Forward { from: node, session, to, volume, epoch, request, op });
                 }
             }
             Action::Answer { request, result } => self.answer(node, volume, request, result),
             Action::Send { to, message } => {
-                let to = to.0 as usize;
+                let to = self.current[to.0 as usize];
                 if let Some(delay) = self.link_delay(node, to) {
                     self.after(delay, WorldEvent::Peer { from: node, to, volume, message });
                     // Messages may arrive twice, the second time much later.
@@ -149,8 +168,11 @@ impl World {
 
     fn execute(&mut self, node: usize, volume: usize, request: RequestId, events: &mut VecDeque<Event>) {
         let instance = &mut self.nodes[node].instances[volume];
-        let (_, op) = instance.requests[&request];
-        let data = instance.data.as_mut().expect("an owner has data");
+        let (origin, op) = instance.requests[&request];
+        if matches!(op, ClientOp::Flush) {
+            self.note_flush(volume, origin);
+        }
+        let data = self.nodes[node].instances[volume].data.as_mut().expect("an owner has data");
         let outputs = match op {
             ClientOp::Write { block, value } => {
                 data.write(block, value);
@@ -160,6 +182,21 @@ impl World {
             ClientOp::Flush => data.flush(request),
         };
         self.collect_outputs(node, volume, outputs, events);
+    }
+
+    /// Notes that a client's flush is executed now, which may have been forwarded.
+    fn note_flush(&mut self, volume: usize, origin: Origin) {
+        let origin = match origin {
+            Origin::Peer { node, session, request } => {
+                let node = &self.nodes[node];
+                let request = node.instances[volume].requests.get(&request).filter(|_| node.session == session);
+                request.map(|(origin, _)| *origin)
+            }
+            Origin::Connection { .. } => Some(origin),
+        };
+        if let Some(Origin::Connection { connection, tag }) = origin {
+            self.flushed_at.insert((connection, tag), self.event);
+        }
     }
 
     /// Executes outputs of the data path after an event of its own.
@@ -202,21 +239,17 @@ impl World {
         }
     }
 
-    pub fn forwarded(
-        &mut self,
-        from: usize,
-        session: Session,
-        to: usize,
-        volume: usize,
-        request: RequestId,
-        op: ClientOp,
-    ) {
+    pub fn forwarded(&mut self, origin: Origin, to: usize, volume: usize, epoch: Epoch, op: ClientOp) {
+        let Origin::Peer { node: from, .. } = origin else { unreachable!("a node forwards") };
         if !self.nodes[to].is_running {
             return;
         }
-        let origin = Origin::Peer { node: from, session, request };
         let request = self.nodes[to].instances[volume].add_request(origin, op);
-        self.deliver(to, volume, Event::Forwarded { from: node_id(from), request, kind: op.kind() });
+        self.deliver(
+            to,
+            volume,
+            Event::Forwarded { from: node_id(self.nodes[from].id), epoch, request, kind: op.kind() },
+        );
     }
 
     pub fn forward_reply(&mut self, to: usize, session: Session, volume: usize, request: RequestId, reply: Reply) {
@@ -246,7 +279,7 @@ impl World {
 
     /// Delay of a message between two nodes; `None` if it is lost.
     fn link_delay(&mut self, from: usize, to: usize) -> Option<u64> {
-        let is_cut = self.links_cut_until[from][to] > self.now;
+        let is_cut = self.links_cut_until[self.nodes[from].id][self.nodes[to].id] > self.now;
         let is_lossy = self.plan.has_faults && self.now < super::FAULTS_END;
         if is_cut || (is_lossy && self.rng.chance(10_000 * self.plan.loss_percent)) {
             return None;

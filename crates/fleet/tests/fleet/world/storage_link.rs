@@ -1,10 +1,11 @@
 //! Messages between nodes and the storage: late, held back by partitions, repeated after a restored snapshot.
 
-use fleet::{Event, Sabotage, StorageAnswer, StorageError};
+use fleet::{Event, Sabotage, StorageAnswer, StorageClient, StorageError};
+use seam::Nanos;
 
 use super::{MILLI, SECOND, World, between};
 use crate::events::WorldEvent;
-use crate::node::Purpose;
+use crate::node::{Node, Purpose};
 use crate::storage::{Sender, StorageOp, StorageResult};
 
 impl World {
@@ -37,15 +38,19 @@ impl World {
     }
 
     pub fn at_storage(&mut self, node: usize, session: u64, volume: usize, sender: Sender, op: &StorageOp) {
-        let now = seam::Nanos(self.now);
+        let now = Nanos(self.now);
+        if self.hangs(now, volume, sender, op) {
+            if self.nodes[node].session != session {
+                // The call has ended with its process.
+                return;
+            }
+            self.after(SECOND / 2, WorldEvent::AtStorage { node, session, volume, sender, op: op.clone() });
+            return;
+        }
         let old_map = self.storage.map();
         let (result, map) = self.storage.execute(now, self.event, volume, sender, op);
-        let new_map = self.storage.map();
-        if new_map > old_map {
-            for osd in 0..3 {
-                let delay = self.rng.below(20 * SECOND);
-                self.after(delay, WorldEvent::SpreadMap { osd, map: new_map });
-            }
+        if self.storage.map() > old_map {
+            self.spread_new_map();
         }
         if self.trace.is_some() {
             self.note(format!("  storage: {result:?}"));
@@ -53,6 +58,36 @@ impl World {
         let sender = Sender { map, ..sender };
         let delay = self.storage_delay(node);
         self.after(delay, WorldEvent::StorageReply { node, session, volume, sender, result });
+    }
+
+    /// True for a call that does not return: the lock of an owner that has its watch, but does not answer; a fence of
+    /// a session that is blocked for a short time, which is done anew after the end of that entry.
+    fn hangs(&self, now: Nanos, volume: usize, sender: Sender, op: &StorageOp) -> bool {
+        match op {
+            StorageOp::AcquireLock { is_automatic: false } => {
+                let owner = self.storage.living_lock_owner(now, volume, sender.client);
+                owner.is_some_and(|owner| !self.answers(volume, owner))
+            }
+            StorageOp::Fence(client) => {
+                self.sabotage != Sabotage::BelieveShortFence && self.storage.is_blocked_shortly(now, *client)
+            }
+            _ => false,
+        }
+    }
+
+    /// True if the process of a session runs and reaches the storage.
+    fn answers(&self, volume: usize, client: StorageClient) -> bool {
+        let runs = |node: &Node| node.is_running && node.paused_until <= self.now && node.storage_cut_until <= self.now;
+        self.nodes.iter().any(|node| node.instances[volume].client == client && runs(node))
+    }
+
+    /// Each OSD learns the newest map some time later.
+    pub fn spread_new_map(&mut self) {
+        let map = self.storage.map();
+        for osd in 0..3 {
+            let delay = self.rng.below(20 * SECOND);
+            self.after(delay, WorldEvent::SpreadMap { osd, map });
+        }
     }
 
     pub fn storage_reply(
@@ -66,6 +101,10 @@ impl World {
         if !self.nodes[node].is_running || self.nodes[node].session != session {
             return;
         }
+        if self.nodes[node].instances[volume].generation != self.nodes[node].generation {
+            // The data path looks at the generation, too, before it acts on a result.
+            self.deliver(node, volume, Event::Tick);
+        }
         let instance = &mut self.nodes[node].instances[volume];
         let purpose = if instance.client == sender.client {
             instance.map = instance.map.max(sender.map);
@@ -74,6 +113,16 @@ impl World {
             instance.abandoned.remove(&(sender.client, sender.number))
         };
         let Some(purpose) = purpose else { return };
+        // The helper loses an answer, or reports that it has none.
+        let is_lost = self.plan.has_lossy_helper && self.now < super::FAULTS_END && self.rng.chance(30_000);
+        if let (true, Purpose::Ownership(op) | Purpose::Look(op, _)) = (is_lost, &purpose) {
+            let op = *op;
+            if self.rng.chance(500_000) {
+                self.deliver(node, volume, Event::Storage { op, result: Err(StorageError::TimedOut) });
+            }
+            return;
+        }
+        let instance = &mut self.nodes[node].instances[volume];
         match purpose {
             Purpose::Ownership(op) => {
                 let result = result.map(|result| match result {
