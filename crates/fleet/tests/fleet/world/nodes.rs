@@ -65,7 +65,8 @@ impl World {
         }
     }
 
-    /// Notes that connections with writes have nothing unflushed; one with a request other than a flush in progress is excepted.
+    /// Notes that connections with writes have nothing unflushed; one with a request other than a flush in progress is
+    /// excepted.
     fn drained(&mut self, node: usize, volume: usize) {
         let session = Some(self.nodes[node].session);
         let requests = self.nodes[node].instances[volume].requests.values();
