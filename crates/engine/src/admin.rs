@@ -149,20 +149,28 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Marks the backing as lacking flushed writes, before the log answers the first flush, or removes the mark, unless
-    /// the log has the only copy of a block.
+    /// the log has records that a start would recover.
     pub async fn mark_undestaged(&self, is_marked: bool) -> DiskResult<()> {
         let is_sabotaged = is_marked && self.sabotage(Sabotage::NoUndestagedMark);
-        if !self.has_log || is_sabotaged || !is_marked && self.state.borrow().log_tracker.holds_segments() {
+        if !self.has_log || is_sabotaged || !is_marked && self.state.borrow().log_tracker.has_records() {
             return Ok(());
         }
         self.disk.mark_undestaged(is_marked).await
     }
 
-    /// Removes the mark of the backing before a stop, unless that takes too long or the log has the only copy of a
-    /// block.
-    pub async fn remove_mark_within(self: &ShardRef<S>, limit: Nanos) {
+    /// Gives up the records of a backing that several machines may own, and its mark, before a stop: unless that takes
+    /// too long, or the log has the only copy of a block.
+    pub async fn leave_unmarked_within(self: &ShardRef<S>, limit: Nanos) {
+        if self.disk.lineage().is_none() || self.state.borrow().log_tracker.holds_segments() {
+            return;
+        }
         let shard = Rc::clone(self);
-        self.run_within(limit, async move |_| drop(shard.mark_undestaged(false).await)).await;
+        let work = async move |_| {
+            if shard.append_tombstones_from(BlockNo::ZERO).await.is_ok() {
+                drop(shard.mark_undestaged(false).await);
+            }
+        };
+        self.run_within(limit, work).await;
     }
 
     /// Pauses, freezes or resumes the cache. A pause and a freeze destage dirty data first. On an error the mode is

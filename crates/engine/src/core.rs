@@ -16,6 +16,7 @@ use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Seam};
 
 use crate::log::pieces_of;
 use crate::shard::core_state::CoreState;
+use crate::spec::Sabotage;
 use crate::{
     Backing, CacheMode, CoreSpec, CoreStats, DatastoreSpec, DatastoreStats, RequestError, Volume, VolumeSpec,
     WritePolicy, WriteSource,
@@ -51,7 +52,10 @@ pub enum AttachError {
     #[error("the flash log could not record that data of \"{0}\" past the end of its backing is discarded: {1}")]
     Discard(String, String),
     /// The backing could not be marked as lacking flushed writes.
-    #[error("the backing of \"{0}\" could not be marked as lacking data that is in the flash log alone: {1}")]
+    #[error(
+        "the backing of \"{0}\" could not be marked as lacking data that is in the flash log alone: {1}; check its \
+         storage, and reload"
+    )]
     Mark(String, DiskError),
     /// An earlier recovery was partial, and the flash log has changed since.
     #[error("the dirty data of \"{0}\" was recovered only in part: it is kept for the next start")]
@@ -263,18 +267,19 @@ impl<S: Seam> Core<S> {
         backing: Backing<S>,
         image: &ShmImage,
     ) -> Result<Volume<S>, AttachError> {
+        self.mark_for(&spec, &backing).await?;
+        // Other attaches take their records meanwhile: everything is looked up from here on.
         if self.0.partially_recovered.borrow().contains(&spec.volume_id) {
             return Err(AttachError::PartiallyRecovered(spec.name));
         }
         let own_range = self.unclaimed_range(spec.volume_id);
         if own_range.is_empty() {
-            let uses_log = self.0.core_state.has_log() && spec.allows_log && spec.policy == WritePolicy::WriteBack;
-            return self.make_marked(spec, backing, uses_log).await;
+            return self.make_volume(spec, backing);
         }
         if spec.policy != WritePolicy::WriteBack || spec.mode != CacheMode::Active {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
-        let volume = self.make_marked(spec, backing, true).await?;
+        let volume = self.make_volume(spec, backing)?;
         // From here on records may be retired. Unless the volume is registered they cannot be adopted again before the
         // next start, also if the caller drops the attach.
         self.0.partially_recovered.borrow_mut().insert(volume.spec().volume_id);
@@ -288,16 +293,23 @@ impl<S: Seam> Core<S> {
         Ok(volume)
     }
 
-    /// Makes a volume after its backing was marked as lacking flushed writes, or the mark was removed.
-    async fn make_marked(
-        &self,
-        spec: VolumeSpec,
-        backing: Backing<S>,
-        is_marked: bool,
-    ) -> Result<Volume<S>, AttachError> {
-        let marked = backing.disk.mark_undestaged(is_marked).await;
-        marked.map_err(|error| AttachError::Mark(spec.name.clone(), error))?;
-        self.make_volume(spec, backing)
+    /// Marks the backing of a volume as lacking flushed writes if the flash log has records of it or may answer its
+    /// flushes, and removes the mark otherwise.
+    async fn mark_for(&self, spec: &VolumeSpec, backing: &Backing<S>) -> Result<(), AttachError> {
+        let needs_mark = || {
+            let uses_log = self.0.core_state.has_log() && spec.allows_log && spec.policy == WritePolicy::WriteBack;
+            uses_log && !spec.read_only || !self.unclaimed_range(spec.volume_id).is_empty()
+        };
+        loop {
+            let is_marked = needs_mark();
+            let is_sabotaged = self.0.core_state.spec().sabotage.is(Sabotage::NoUndestagedMark);
+            let marked = backing.disk.mark_undestaged(is_marked && !is_sabotaged).await;
+            marked.map_err(|error| AttachError::Mark(spec.name.clone(), error))?;
+            // A flash device may have joined meanwhile.
+            if needs_mark() == is_marked {
+                return Ok(());
+            }
+        }
     }
 
     /// Registers a volume and drops its unclaimed records.

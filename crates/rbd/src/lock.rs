@@ -137,7 +137,11 @@ pub struct OwnedLock {
 pub fn check_mark(image: &Image, identity: &str, folder: &Path, start: &HelperStart) -> Result<(), LockError> {
     let known = RecordFile::peek(folder, identity);
     let known = known.map_err(|error| LockError::Record(folder.display().to_string(), error))?;
-    start.check(foreign_mark(image, known.as_ref())?).map(drop)
+    // With a client, possibly the owner of the lock, the acquisition decides.
+    if !image.watchers()?.is_empty() {
+        return Ok(());
+    }
+    start.check(mark_of(image)?.filter(|mark| !mark.has_number_of(known.as_ref()))).map(drop)
 }
 
 /// Acquires the lock of the image with this identity. The lease begins before the look that decides about the lineage.
@@ -164,11 +168,13 @@ pub fn acquire(
     let file = RecordFile::open(folder, identity, wait).map_err(failed)?.ok_or(LockError::Served)?;
     let known = file.read().map_err(failed)?;
     // Not waited for: other volumes start meanwhile, and the daemon tries again.
-    if expected.is_none() && living_owner(known.as_ref(), &look(image)?).is_some() {
+    let own = image.own_address()?;
+    let now = look_beside(image, &own)?;
+    if expected.is_none() && living_owner(known.as_ref(), &now).is_some() {
         return Err(LockError::Owned(describe_owner(image)));
     }
-    start.check(foreign_mark(image, known.as_ref())?)?;
-    let own = image.own_address()?;
+    let is_continued = continues(known.as_ref(), &now).is_ok();
+    start.check(mark_of(image)?.filter(|mark| !mark.is_own(known.as_ref(), is_continued)))?;
     let new_token = random_number().map_err(failed)?;
     // A crash from here on leaves a client that is known to be unconfirmed.
     let mut claimed =
@@ -229,7 +235,9 @@ pub fn acquire(
         return Err(LockError::Interrupted(interruption));
     }
     let mark = mark_of(image)?;
-    let own_mark = mark.clone().filter(|mark| mark.is_own(known.as_ref()));
+    let own_mark = mark.clone().filter(|mark| mark.is_own(known.as_ref(), interruption.is_none()));
+    // A helper that is started again has the mark that its predecessor had, also if it was removed meanwhile.
+    let kept_number = expected.and(known.as_ref()).and_then(|known| known.record.undestaged);
     let given_up = match start.check(mark.filter(|_| own_mark.is_none())) {
         Ok(given_up) => given_up,
         Err(error) => {
@@ -259,7 +267,7 @@ pub fn acquire(
         token: new_token,
         token_before,
         address: own,
-        undestaged: own_mark.map(|mark| mark.id),
+        undestaged: own_mark.map(|mark| mark.id).or(kept_number),
         claims,
         ..OwnerRecord::unowned(file.id().clone())
     };
@@ -269,7 +277,9 @@ pub fn acquire(
     if given_up.is_some() {
         image.set_undestaged(None)?;
     }
-    Ok((OwnedLock { file, record, given_up, folder: folder_text }, began))
+    let lock = OwnedLock { file, record, given_up, folder: folder_text };
+    lock.keep_mark(image)?;
+    Ok((lock, began))
 }
 
 impl OwnedLock {
@@ -286,11 +296,9 @@ impl OwnedLock {
         match (is_marked, present) {
             (true, Some(_)) => {}
             (true, None) => {
-                let mark =
-                    UndestagedMark { id: random_number().map_err(failed)?, image_id: image.id()?, host: host_name() };
-                self.record.undestaged = Some(mark.id);
+                self.record.undestaged = Some(random_number().map_err(failed)?);
                 self.file.write(&self.record).map_err(failed)?;
-                image.set_undestaged(Some(&mark.encode()))?;
+                self.keep_mark(image)?;
             }
             (false, _) => {
                 if image.undestaged()?.is_some() {
@@ -300,6 +308,16 @@ impl OwnedLock {
                     self.file.write(&self.record).map_err(failed)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Makes the mark that the record names again, if it is missing.
+    pub fn keep_mark(&self, image: &Image) -> Result<(), LockError> {
+        let Some(id) = self.record.undestaged else { return Ok(()) };
+        if mark_of(image)?.is_none_or(|mark| mark.id != id) {
+            let mark = UndestagedMark { id, image_id: image.id()?, host: host_name() };
+            image.set_undestaged(Some(&mark.encode()))?;
         }
         Ok(())
     }
@@ -332,11 +350,6 @@ fn mark_of(image: &Image) -> Result<Option<UndestagedMark>, CephError> {
     let Some(text) = image.undestaged()? else { return Ok(None) };
     let image_id = image.id()?;
     Ok(Some(UndestagedMark::parse(&text, &image_id)).filter(|mark| mark.image_id == image_id))
-}
-
-/// A mark that this host has not made.
-fn foreign_mark(image: &Image, known: Option<&KnownRecord>) -> Result<Option<UndestagedMark>, CephError> {
-    Ok(mark_of(image)?.filter(|mark| !mark.is_own(known)))
 }
 
 /// The present state of the image without this process's client at `own`.

@@ -103,7 +103,7 @@ fn serve(spec: &str, folder: &Path, start: &HelperStart, control: &Arc<Control>)
     let (record, given_up) = (lock.record().clone(), lock.given_up);
     let lock = Arc::new(Mutex::new(lock));
     let proven_ms = lease.began_ms();
-    let ownership = ownership::watch(Arc::clone(&image), Arc::clone(control), record.token, lease)?;
+    let ownership = ownership::watch(&image, Arc::clone(&lock), Arc::clone(control), lease)?;
     ownership.end_if_expired();
     let (image_owned, reason) = (Expected { identity, lineage: record.lineage }, record.reason);
     control.send(&Status::Ready(Ownership { image: image_owned, proven_ms, given_up, reason }));

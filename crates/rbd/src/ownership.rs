@@ -124,11 +124,17 @@ fn loss_of(errno: i32) -> Option<&'static str> {
 
 /// Starts to check at the storage, time and again, that this process still has the lock. `lease` began before the lock
 /// was acquired.
-pub fn watch(image: Arc<Image>, control: Arc<Control>, token: u64, lease: Lease) -> Result<Arc<Ownership>, CephError> {
+pub fn watch(
+    image: &Arc<Image>,
+    lock: Arc<Mutex<OwnedLock>>,
+    control: Arc<Control>,
+    lease: Lease,
+) -> Result<Arc<Ownership>, CephError> {
+    let token = lock.lock().unwrap_or_else(PoisonError::into_inner).record().token;
     let changes = image.watch_header()?;
     let ownership = Arc::new(Ownership { lost: OnceLock::new(), lease, token, control });
-    let (image, checked, timed) = (Arc::downgrade(&image), Arc::clone(&ownership), Arc::downgrade(&ownership));
-    std::thread::spawn(move || checked.check_until_closed(&image, changes));
+    let (image, checked, timed) = (Arc::downgrade(image), Arc::clone(&ownership), Arc::downgrade(&ownership));
+    std::thread::spawn(move || checked.check_until_closed(&image, &lock, changes));
     std::thread::spawn(move || {
         while let Some(ownership) = timed.upgrade() {
             ownership.end_if_expired();
@@ -180,21 +186,23 @@ impl Ownership {
         });
     }
 
-    fn check_until_closed(&self, image: &Weak<Image>, changes: &HeaderChanges) {
+    fn check_until_closed(&self, image: &Weak<Image>, lock: &Mutex<OwnedLock>, changes: &HeaderChanges) {
         while let Some(image) = image.upgrade().filter(|_| !self.is_lost()) {
-            self.check(&image);
+            self.check(&image, lock);
             drop(image);
             std::thread::sleep(CHECK_PAUSE_MIN);
             changes.wait(CHECK_PAUSE - CHECK_PAUSE_MIN);
         }
     }
 
-    fn check(&self, image: &Image) {
+    fn check(&self, image: &Image, lock: &Mutex<OwnedLock>) {
         let began_ms = boot_ms();
         match judge(self.token, find(image)) {
             Verdict::Owned => {
                 self.lease.renew(began_ms);
                 self.control.send(&Status::Renewed(began_ms));
+                // Repeated by the next check if it fails.
+                let (Ok(()) | Err(_)) = lock.lock().unwrap_or_else(PoisonError::into_inner).keep_mark(image);
             }
             Verdict::Unknown => {}
             Verdict::Lost(reason) => self.lose(&reason),

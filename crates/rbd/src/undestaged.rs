@@ -25,7 +25,7 @@ impl UndestagedMark {
         let parsed = id.zip(words.next().zip(words.next()));
         let (id, image_id, host) = match parsed {
             Some((id, (image_id, host))) => (id, image_id, host),
-            None => (0, image_id, "UNKNOWN"),
+            None => (u64::MAX, image_id, "UNKNOWN"),
         };
         UndestagedMark { id, image_id: image_id.to_owned(), host: host.to_owned() }
     }
@@ -35,9 +35,16 @@ impl UndestagedMark {
         format!("{:016x} {} {}", self.id, self.image_id, self.host)
     }
 
-    /// True if this host made the mark of this image: its state directory knows which data its log has.
-    pub fn is_own(&self, known: Option<&KnownRecord>) -> bool {
-        known.is_some_and(|known| known.locality != Locality::Copied && known.record.undestaged == Some(self.id))
+    /// True if the record has the number of the mark. The record may be a copy.
+    pub fn has_number_of(&self, known: Option<&KnownRecord>) -> bool {
+        known.is_some_and(|known| known.record.undestaged == Some(self.id))
+    }
+
+    /// True if this host made the mark of this image: its state directory knows which data its log has. A copied record
+    /// is the host's own if the ownership `is_continued`: the original has not gone on.
+    pub fn is_own(&self, known: Option<&KnownRecord>, is_continued: bool) -> bool {
+        let is_local = known.is_some_and(|known| known.locality != Locality::Copied);
+        self.has_number_of(known) && (is_local || is_continued)
     }
 }
 
@@ -56,14 +63,15 @@ mod tests {
             record: OwnerRecord { undestaged, ..OwnerRecord::unowned(file.clone()) },
             locality,
         };
-        assert!(mark.is_own(Some(&known(Some(7), Locality::SameBoot))));
-        assert!(mark.is_own(Some(&known(Some(7), Locality::EarlierBoot))));
-        assert!(!mark.is_own(Some(&known(Some(7), Locality::Copied))), "the original has the log");
-        assert!(!mark.is_own(Some(&known(Some(8), Locality::SameBoot))));
-        assert!(!mark.is_own(Some(&known(None, Locality::SameBoot))) && !mark.is_own(None));
+        assert!(mark.is_own(Some(&known(Some(7), Locality::SameBoot)), false));
+        assert!(mark.is_own(Some(&known(Some(7), Locality::EarlierBoot)), false));
+        assert!(!mark.is_own(Some(&known(Some(7), Locality::Copied)), false), "the original has gone on");
+        assert!(mark.is_own(Some(&known(Some(7), Locality::Copied)), true), "the directory was moved");
+        assert!(!mark.is_own(Some(&known(Some(8), Locality::SameBoot)), false));
+        assert!(!mark.is_own(Some(&known(None, Locality::SameBoot)), true) && !mark.is_own(None, false));
         for damaged in ["", "x", "7", "7 a1"] {
             assert!(
-                !UndestagedMark::parse(damaged, "a1").is_own(Some(&known(Some(7), Locality::SameBoot))),
+                !UndestagedMark::parse(damaged, "a1").is_own(Some(&known(Some(7), Locality::SameBoot)), false),
                 "{damaged}"
             );
         }

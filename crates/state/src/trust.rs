@@ -51,6 +51,7 @@ impl Sabotage {
 /// Codes of refusals of volumes without a record.
 const DATA_UNCLAIMED: &str = "data-unclaimed";
 const FLASH_ABSENT: &str = "flash-absent";
+const UNDESTAGED_ELSEWHERE: &str = "undestaged-elsewhere";
 
 /// The configuration in the commands of a text that does not know its path.
 pub(crate) const UNKNOWN_CONFIG: &str = "FILE";
@@ -355,16 +356,16 @@ codes! {
     LogUnexpected => "log-unexpected",
     ContentDiffers => "content-differs",
     OwnerChanged => "owner-changed",
-    UndestagedElsewhere => "undestaged-elsewhere",
+    UndestagedElsewhere => UNDESTAGED_ELSEWHERE,
     ContentUnproven => CONTENT_UNPROVEN,
     BackingShrank => BACKING_SHRANK,
     BackingGrew => "backing-grew",
     BackingHung => BACKING_HUNG,
 }
 
-/// True if a volume is refused with this code because the state directory has no record of it.
+/// True if a new volume can be refused with this code, since no record of the state directory speaks for it.
 pub fn is_of_new_volume(code: &str) -> bool {
-    matches!(code, DATA_UNCLAIMED | FLASH_ABSENT)
+    matches!(code, DATA_UNCLAIMED | FLASH_ABSENT | UNDESTAGED_ELSEWHERE)
 }
 
 /// True if the text of a refusal with this code says how much dirty data lies past the end of a shrunk backing.

@@ -197,7 +197,10 @@ impl Supervisor {
                     return Outcome::NotServed(DiskError::Undestaged { data: Mark::show_id(id), host });
                 }
                 Status::Marked(is_marked) => self.shared.end_order(is_marked, &Ok(())),
-                Status::NotMarked(text) => self.shared.fail_order(DiskError::Open(format!("{}: {text}", self.image))),
+                Status::NotMarked(text) => {
+                    log::warn!(target: VOLUME, "{}: its mark of undestaged data stays as it was: {text}", self.image);
+                    self.shared.fail_order(DiskError::Open(format!("{}: {text}", self.image)));
+                }
                 Status::Failed(text) if matches!(outcome, Outcome::Served(_)) => return Outcome::Served(Some(text)),
                 Status::Failed(text) => return Outcome::NotServed(DiskError::Open(text)),
                 Status::Lost(text) => self.lose(text),

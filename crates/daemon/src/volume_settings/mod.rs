@@ -11,7 +11,7 @@ use std::rc::Rc;
 use control::ProgressSender;
 use engine::{CacheMode, Volume, WritePolicy};
 use messages::{ErrorKind, Failure};
-use seam::real::RealSeam;
+use seam::real::{PATH_TIMEOUT, RealSeam};
 
 pub use self::qos::{qos_of, warn_of_conflicts};
 pub use self::quotas::{flash_quota_of, memory_quota_of};
@@ -189,7 +189,10 @@ impl VolumeSettings {
                 continue;
             };
             let (progress, _) = ProgressSender::new();
-            match self.change_policy(&name, &placement, WritePolicy::WriteBack, &progress).await {
+            let change = self.change_policy(&name, &placement, WritePolicy::WriteBack, &progress);
+            // The change may wait for the volume's backing, but other volumes must not.
+            let Ok(changed) = tokio::time::timeout(PATH_TIMEOUT, change).await else { continue };
+            match changed {
                 Ok(()) => log::info!(
                     target: FLASH, volume = name,
                     "volume {name}: write-back again: flash has enough copies"

@@ -41,7 +41,7 @@ const PREFETCH_BYTES_MAX: u64 = 32 << 20;
 const UNPROVEN_PAUSE: Nanos = Nanos::from_millis(20);
 /// Time for requests in progress to end before a stop leaves the dirty data in the log without waiting for them.
 const LEAVE_TIMEOUT: Nanos = Nanos::from_secs(1);
-/// Time that a stop waits for the backing's mark to be removed.
+/// Time that a stop waits for tombstones and for the backing's mark to be removed.
 const MARK_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Time that a stop waits for the destage of zeroes of which the next start could not prove the backing.
 const ZEROES_TIMEOUT: Nanos = Nanos::from_secs(5);
@@ -570,8 +570,11 @@ impl<S: Seam> Volume<S> {
             return Err(error);
         }
         shard.record_unknown_blocks().await;
-        // A mark that stays only keeps other machines off.
-        let (Ok(()) | Err(_)) = shard.mark_undestaged(false).await;
+        if let Err(error) = shard.mark_undestaged(false).await {
+            shard.draining.set(false);
+            closed.open_again();
+            return Err(error.into());
+        }
         shard.drop_all_blocks();
         shard.stop();
         Ok(())
@@ -613,7 +616,7 @@ impl<S: Seam> Volume<S> {
         }
         shard.stop();
         shard.stop_destage_with_timeout().await;
-        shard.remove_mark_within(MARK_TIMEOUT).await;
+        shard.leave_unmarked_within(MARK_TIMEOUT).await;
         Ok(shard.state.borrow().log_tracker.has_records())
     }
 

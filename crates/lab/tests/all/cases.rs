@@ -24,6 +24,7 @@ mod kills;
 mod kills_flash;
 mod log_destage;
 mod many_discards;
+mod marks;
 mod one_block_often;
 mod paced_log;
 mod partial_blocks;

@@ -76,6 +76,9 @@ struct Operations {
     sequence: u64,
 }
 
+/// Time of a change of a disk's mark.
+const MARK_LATENCY: Nanos = Nanos::from_micros(50);
+
 /// The disk itself, shared by all its openings.
 pub(super) struct DiskInner {
     world: Rc<WorldState>,
@@ -675,6 +678,8 @@ impl Disk<SimSeam> for SimDisk {
     }
 
     async fn mark_undestaged(&self, is_marked: bool) -> DiskResult<()> {
+        let world = &self.0.disk.world;
+        super::timer::Sleep::new(Rc::clone(world), world.now() + MARK_LATENCY).await;
         self.0.disk.is_marked.set(is_marked);
         Ok(())
     }

@@ -5,10 +5,12 @@ use std::time::Duration;
 use e2e::ceph::{Cluster, cluster};
 use e2e::daemon::{Daemon, text_of, wait_at_most, wait_for};
 use e2e::fixture::Fixture;
+use e2e::tool::tool;
 
 use super::rbd_losses::{add_flash, helper_of, json, signal};
 use super::rbd_owners::write_dirty_block;
 
+const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 /// Time after which Ceph ends the watch of a dead client, the daemon's longest pause between two attempts, and a
 /// reserve.
@@ -73,7 +75,10 @@ fn data_in_the_log_of_a_dead_host_keeps_other_hosts_off_the_image() {
     drop(client);
     daemon.stop();
     assert!(has_mark(cluster, "held"), "a stop leaves dirty data in the log");
-    assert_eq!(refusal_of(&other), "undestaged-elsewhere");
+    wait_at_most(TAKE_OVER_MAX, "the refusal", || {
+        assert!(is_served(&other).is_none());
+        refused()
+    });
     let daemon = first.start();
     wait_at_most(TAKE_OVER_MAX, "the first host", || is_served(&daemon));
     daemon.command(&["stop", "--destage"]);
@@ -150,5 +155,46 @@ fn clone_of_a_marked_image_is_served() {
     let mut client = first.connect("copy");
     client.write(0, &[1; BLOCK]).and_then(|()| client.flush()).expect("the volume works");
     drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn mark_that_is_removed_while_its_host_serves_comes_back() {
+    let Some(cluster) = cluster("the removal of a mark of a living host") else { return };
+    let image = cluster.create_image("unmarked", 8);
+    let first = host(&image, "");
+    let daemon = first.start();
+    for disturb in [false, true] {
+        cluster.rbd("image-meta rm rbd/unmarked hotset.undestaged").ok();
+        if disturb {
+            signal(helper_of(&daemon), "KILL");
+            // `rbd` would count as a client that could have had the lock while the next helper acquires it.
+            first.connect("v").write(0, &[1; BLOCK]).expect("it waits for the next helper");
+            first.connect("v").flush().expect("the log takes it");
+            first.connect("v").read(MIB, BLOCK).expect("it waits for the next helper");
+        }
+        wait_for("the mark", || has_mark(cluster, "unmarked").then_some(()));
+    }
+    daemon.command(&["stop", "--destage"]);
+    assert!(!has_mark(cluster, "unmarked"));
+}
+
+#[test]
+fn moved_state_directory_goes_on_with_its_data() {
+    let Some(cluster) = cluster("a moved state directory with dirty data of an image") else { return };
+    let image = cluster.create_image("moved", 8);
+    let first = host(&image, "");
+    let daemon = first.start();
+    write_dirty_block(&mut first.connect("v"));
+    daemon.stop();
+    assert!(has_mark(cluster, "moved"), "a stop leaves dirty data in the log");
+    // A copy that replaces the original has other inodes.
+    let state = first.folder.join("state");
+    let copy = state.with_extension("copy");
+    tool("cp").arg("-a").arg(&state).arg(&copy).ok();
+    std::fs::remove_dir_all(&state).and_then(|()| std::fs::rename(&copy, &state)).expect("it can be replaced");
+    let daemon = first.start();
+    wait_at_most(TAKE_OVER_MAX, "the volume", || is_served(&daemon));
+    assert_eq!(first.connect("v").read(0, BLOCK).expect("it is served"), [0xdd; BLOCK]);
     daemon.stop();
 }

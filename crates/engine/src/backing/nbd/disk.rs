@@ -141,11 +141,12 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
     }
 
     async fn mark_undestaged(&self, is_marked: bool) -> DiskResult<()> {
-        let change = self.shared().server.as_ref().map(|server| server.mark_undestaged(is_marked));
-        match change {
-            Some(change) => change.await,
-            None => Ok(()),
-        }
+        let shared = self.shared();
+        let Some(change) = shared.server.as_ref().map(|server| server.mark_undestaged(is_marked)) else {
+            return Ok(());
+        };
+        let _pending = shared.pending.begin(shared.seam.now());
+        change.await
     }
 
     fn abandon(&self) {
