@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use engine::backing::nbd::{NbdTarget, NbdTargetError};
-use rbd::{ImageSpec, ImageSpecError};
+use nbd_client::{NbdTarget, NbdTargetError};
+use rbd::{ImageSpec, ImageSpecError, is_image_address};
 use seam::model::ArraySpec;
 
 use super::array::{array_of_level, show_array};
@@ -29,7 +29,7 @@ pub enum BackingSpec {
 impl BackingSpec {
     /// Parses `text`; a relative path is relative to `folder`. The error has the form `fault; remedy`.
     pub fn parse(text: &str, folder: &Path) -> Result<Self, String> {
-        if text.starts_with("rbd:") {
+        if is_image_address(text) {
             return parse_rbd(text);
         }
         let Some((scheme, rest)) = text.split_once("://") else { return parse_path(text, folder) };

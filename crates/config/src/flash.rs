@@ -5,6 +5,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use engine::Threshold;
+use rbd::{ImageSpec, is_image_address};
 use seam::Nanos;
 
 use super::look_up::LookUps;
@@ -14,7 +15,7 @@ use super::read::{Located, Rate, Section, Size, Thousandths};
 use super::{FlashConfig, is_device};
 use units::show_bytes;
 
-/// Maximum number of devices of a store; the first two carry the log.
+/// Maximum number of devices of a store.
 const DEVICES_MAX: usize = 8;
 
 /// Default of `endurance_dwpd` in thousandths: full writes of the devices per day that promotion may make.
@@ -56,8 +57,20 @@ pub(super) fn read_flash(
             "specify two to eight, or one and allow_single_copy = true; or remove the table",
         );
     }
-    let mut devices: Vec<PathBuf> = Vec::new();
+    let (mut devices, mut has_image): (Vec<PathBuf>, bool) = (Vec::new(), false);
     for Located { value, span } in &list {
+        if is_image_address(value) {
+            match value.parse::<ImageSpec>() {
+                Ok(_) if has_image => {
+                    let remedy = "name one image, which carries the log; its cluster keeps the copies";
+                    source.add_problem(span, format!("\"{value}\" is a second image"), remedy);
+                }
+                Ok(image) => devices.push(image.to_string().into()),
+                Err(error) => source.add_problem(span, error.to_string(), "correct the address"),
+            }
+            has_image = true;
+            continue;
+        }
         let path = folder.join(value);
         let target = look_ups.target(&path);
         let is_same = |other: &PathBuf| *other == path || look_ups.target(other) == target;
@@ -71,6 +84,8 @@ pub(super) fn read_flash(
     let scrub = section.get::<Rate>("scrub", source).map_or(Some(SCRUB_BYTES_PER_SECOND), |rate| rate.value.0);
     let threshold = section.get("congestion_threshold", source).map_or(THRESHOLD, |threshold| threshold.value);
     let (size_bytes, endurance_milli_dwpd) = (size.map(|size| size.value.0), endurance);
+    // The cluster keeps the copies of an image.
+    let allow_single_copy = allow_single_copy || has_image;
     Some(FlashConfig { devices, size_bytes, allow_single_copy, endurance_milli_dwpd, scrub, threshold, ssd: None })
 }
 
@@ -88,9 +103,20 @@ impl FlashConfig {
         }
     }
 
+    /// The image at the path of a device; `None` for a local one.
+    pub fn image_at(device: &Path) -> Option<ImageSpec> {
+        device.to_str().filter(|text| is_image_address(text))?.parse().ok()
+    }
+
+    /// True if an image carries the log.
+    pub fn has_image(&self) -> bool {
+        self.devices.iter().any(|device| FlashConfig::image_at(device).is_some())
+    }
+
     /// The size for creating a missing device; only files can be created.
     pub fn create_bytes(&self, device: &Path) -> Option<u64> {
-        self.size_bytes.filter(|_| !is_device(device) && !is_missing_device(device))
+        let is_file = !is_device(device) && !is_missing_device(device) && FlashConfig::image_at(device).is_none();
+        self.size_bytes.filter(|_| is_file)
     }
 
     /// Size of a device, or of the file that is created at its path; `None` if it is unknown. It opens the device, so
@@ -114,7 +140,7 @@ impl FlashConfig {
     pub fn lost_file_fault(device: &Path, of_store: &impl fmt::Display) -> Option<(String, String)> {
         let is_missing = std::fs::metadata(device)
             .is_err_and(|error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory));
-        if !is_missing || is_device(device) || is_missing_device(device) {
+        if !is_missing || is_device(device) || is_missing_device(device) || FlashConfig::image_at(device).is_some() {
             return None;
         }
         let fault =
@@ -127,6 +153,9 @@ impl FlashConfig {
     /// Fault and remedy for a missing device that is not to be created. It looks up the path, so the caller runs it as
     /// a [`PathCall`](seam::real::PathCall).
     pub fn missing_device_fault(&self, device: &Path) -> Option<(String, String)> {
+        if FlashConfig::image_at(device).is_some() {
+            return None;
+        }
         if let Some((fault, remedy)) = path_fault(device, self.create_bytes(device).is_some()) {
             return Some((format!("the flash device {fault}"), remedy));
         }

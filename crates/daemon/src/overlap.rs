@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use engine::VolumeId;
-use engine::backing::nbd::NbdTarget;
 use messages::{ErrorKind, Failure};
+use nbd_client::NbdTarget;
 use seam::Address;
 use seam::real::{KernelNbdDevice, PathCall, PathHung, has_client, resolve_links};
 

@@ -10,7 +10,7 @@
 //! The time that the thread waits for a processor shows how much other programs disturb the measurement.
 
 use engine::{Backing, Core, CoreSpec, VolumeSpec};
-use flash::{BlockAddress, BlockNo, Content, Epoch, FormatOptions, OpenOptions, Record, Store, VolumeId};
+use flash::{BlockAddress, BlockNo, Content, Epoch, FormatOptions, MemberDisk, OpenOptions, Record, Store, VolumeId};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BlockMut, DiskOpen, Seam};
 
@@ -69,7 +69,7 @@ fn main() {
     let run = run_core(RealCoreSpec::new(64 << 20), |seam| async move {
         let mut disks = Vec::new();
         for file in &files {
-            disks.push(seam.open_disk(file).await.expect("a file of this size, or none"));
+            disks.push(MemberDisk::Local(seam.open_disk(file).await.expect("a file of this size, or none")));
         }
         if !is_filled {
             Store::format(&seam, &disks, FormatOptions::default()).await.expect("empty files");

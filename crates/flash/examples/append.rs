@@ -8,7 +8,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use flash::{BlockAddress, BlockNo, Content, Epoch, FormatOptions, OpenOptions, Record, Store, VolumeId};
+use flash::{BlockAddress, BlockNo, Content, Epoch, FormatOptions, MemberDisk, OpenOptions, Record, Store, VolumeId};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BlockMut, Disk, DiskOpen, Nanos, Piece, Seam};
 
@@ -90,6 +90,7 @@ fn main() {
             disks.push(disk);
         }
         let bare_disks = disks.split_off(2);
+        let disks: Vec<_> = disks.into_iter().map(MemberDisk::Local).collect();
         Store::format(&seam, &disks, FormatOptions::default()).await.expect("empty files");
         let (store, _) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("a new store");
         let mut rates = Vec::new();

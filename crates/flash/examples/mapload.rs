@@ -4,7 +4,7 @@
 //! `cargo run --release -p flash --example mapload GIB [FOLDER]` prints the pages, the bytes of the journal, and the
 //! times.
 
-use flash::{FormatOptions, OpenOptions, PageNo, PutError, Store, VolumeId};
+use flash::{FormatOptions, MemberDisk, OpenOptions, PageNo, PutError, Store, VolumeId};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BlockMut, DiskOpen, Nanos, Seam};
 
@@ -49,7 +49,7 @@ fn main() {
     let run = run_core(RealCoreSpec::new(64 << 20), |seam| async move {
         let mut disks = Vec::new();
         for file in &files {
-            disks.push(seam.open_disk(file).await.expect("a new file"));
+            disks.push(MemberDisk::Local(seam.open_disk(file).await.expect("a new file")));
         }
         Store::format(&seam, &disks, FormatOptions::default()).await.expect("empty files");
         let (store, _) = Store::open(&seam, &disks, OpenOptions::default()).await.expect("a new store");

@@ -6,7 +6,8 @@
 //! not count). A start takes at most their sum. The simulation of the devices is part of the latter.
 
 use flash::{
-    BlockAddress, BlockNo, Content, Epoch, FormatOptions, OpenOptions, PageNo, PutError, Record, Store, VolumeId,
+    BlockAddress, BlockNo, Content, Epoch, FormatOptions, MemberDisk, OpenOptions, PageNo, PutError, Record, Store,
+    VolumeId,
 };
 use seam::model::DiskType;
 use seam::sim::{SimDiskSpec, SimSeam, Timing, World, WorldSpec, WriteCache};
@@ -84,7 +85,7 @@ fn main() {
             let timing = Timing::of_ssd(ssd);
             world.add_disk(name, SimDiskSpec { timing, cache: WriteCache::Through, ..SimDiskSpec::new(bytes) });
             let open = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 0 };
-            world.block_on(seam.open_disk(&open)).expect("it is there")
+            MemberDisk::Local(world.block_on(seam.open_disk(&open)).expect("it is there"))
         })
         .collect();
     world.block_on(async {

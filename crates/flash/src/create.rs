@@ -9,14 +9,13 @@ use crate::format::superblock::{
     MEMBERS_MAX, MemberEntry, MemberState, Ownership, Role, SUPERBLOCK_OFFSETS, Superblock, SuperblockError,
 };
 use crate::format::{FIRST_SEGMENT_BYTES, Uuid};
+use crate::member_disk::{LogPlacement, MemberDisk};
 use crate::number::{BootEpoch, CommitNo, MemberNo, Sequence, StoreGeneration};
 
 /// Minimum number of segments of a store: one open, one live, one to open next, one that waits for the durable tail.
 pub const SEGMENTS_MIN: u64 = 4;
 /// Blocks per read while checking that a device is empty.
 const READ_BLOCKS: usize = 32;
-/// The number of members that carry the log.
-pub const LOG_MEMBERS: usize = 2;
 
 /// Options of formatting.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,8 +28,9 @@ pub struct FormatOptions {
     pub journal_bytes: Option<u64>,
 }
 
-/// Formats one to eight devices as a store; the first two carry the log. The store is not opened.
-pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions) -> Result<(), StoreError> {
+/// Formats one to eight devices as a store. An image carries the log, otherwise the first two devices do. The store is
+/// not opened.
+pub async fn format<S: Seam>(seam: &S, disks: &[MemberDisk<S>], options: FormatOptions) -> Result<(), StoreError> {
     if !(1..=MEMBERS_MAX).contains(&disks.len()) {
         return Err(StoreError::DeviceCount(disks.len()));
     }
@@ -54,11 +54,14 @@ pub async fn format<S: Seam>(seam: &S, disks: &[S::Disk], options: FormatOptions
             require_empty(seam, device).await?;
         }
     }
+    let placement = LogPlacement::of(disks);
+    let may_carry_log = devices.iter().filter(|device| placement.admits(&device.disk));
+    let log_members: Vec<MemberNo> = may_carry_log.map(|device| device.member).take(placement.copies()).collect();
     let uuid = || new_uuid(seam);
     let member = |device: &Device<S>| MemberEntry {
         uuid: uuid(),
         state: MemberState::InService,
-        role: if device.member.index() < LOG_MEMBERS { Role::Log } else { Role::Pages },
+        role: if log_members.contains(&device.member) { Role::Log } else { Role::Pages },
         segments: segments_of(device, segment_bytes),
         since: 1,
     };
@@ -107,7 +110,7 @@ pub fn segments_within(device_bytes: u64, segment_bytes: u64) -> u32 {
 
 /// The default size of the map journal. Each of its two halves has twice the space of one 24-byte record per page
 /// slot (68 KiB) of all devices. On small devices the journal fits before the first segment.
-fn journal_bytes_for<S: Seam>(disks: &[S::Disk]) -> u64 {
+fn journal_bytes_for<S: Seam>(disks: &[MemberDisk<S>]) -> u64 {
     let total: u64 = disks.iter().map(|disk| disk.geometry().size_bytes).sum();
     let blocks = total / 512 / BLOCK_BYTES as u64;
     (blocks * BLOCK_BYTES as u64).max(FIRST_SEGMENT_BYTES - JOURNAL_AT)

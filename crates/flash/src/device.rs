@@ -5,6 +5,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, DiskResult, Nanos, Pie
 use crate::abort::AbortHandle;
 use crate::error::StoreError;
 use crate::format::{FIRST_SEGMENT_BYTES, Raw};
+use crate::member_disk::MemberDisk;
 use crate::number::{MemberNo, SegmentNo};
 
 /// Maximum number of attempts of a write whose disk reconnects before the flush.
@@ -15,7 +16,7 @@ pub struct Device<S: Seam> {
     /// The device's number in the store.
     pub member: MemberNo,
     /// The disk behind it.
-    pub disk: S::Disk,
+    pub disk: MemberDisk<S>,
     /// Ends the wait for the device's requests when it leaves service.
     pub abort: AbortHandle,
 }
@@ -28,7 +29,7 @@ impl<S: Seam> Clone for Device<S> {
 
 impl<S: Seam> Device<S> {
     /// The device of a disk with this member number.
-    pub fn new(member: MemberNo, disk: S::Disk) -> Self {
+    pub fn new(member: MemberNo, disk: MemberDisk<S>) -> Self {
         Device { member, disk, abort: AbortHandle::default() }
     }
 

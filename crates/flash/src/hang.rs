@@ -6,17 +6,20 @@
 //!
 //! A member that has hung for [`HANG_TIMEOUT`] while a log member responds is removed, so reads and writes wait only
 //! for its mirror. If no log member responds, [`LAST_MEMBER_HANG_TIMEOUT`] applies. Linux resets a SCSI or NVMe disk
-//! after as long, so a reset can still help. If the last member is removed, the store and its flushes fail.
+//! after as long, so a reset can still help. If the last member is removed, the store and its flushes fail. An image with
+//! the log is never removed.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use seam::{Disk, DiskError, Nanos, Seam};
 
+use crate::member_disk::LogPlacement;
 use crate::membership::{Failure, remove_members};
 use crate::number::MemberNo;
 use crate::slow::GRACE;
 use crate::state::Inner;
+use crate::succession::log_placement;
 
 /// Time between two checks.
 const TICK: Nanos = Nanos::from_millis(250);
@@ -88,9 +91,11 @@ fn find_hung<S: Seam>(inner: &Inner<S>, oldest_requests: &mut OldestRequests) ->
     {
         resyncing.abort.abort();
     }
+    // Nothing could take the place of an image: its requests wait for the cluster.
+    let is_kept = |member| log_placement(&state) == LogPlacement::Image && state.superblock.carries_log(member);
     let hung_member = |(member, hung_for): (MemberNo, Nanos)| {
         let error = DiskError::Io(format!("no answer to a request for {timeout}"));
-        (hung_for >= timeout).then_some((member, error))
+        (hung_for >= timeout && !is_kept(member)).then_some((member, error))
     };
     hung_times.into_iter().filter_map(hung_member).collect()
 }

@@ -12,6 +12,7 @@ use crate::format::batch::data_seed;
 use crate::format::superblock::{
     MemberState, Ownership, Role, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, has_magic,
 };
+use crate::member_disk::MemberDisk;
 use crate::number::{BootEpoch, MemberNo, SegmentNo, Sequence, StoreGeneration};
 use crate::record::Recovered;
 use crate::recovery::members::{Members, find_members};
@@ -92,7 +93,7 @@ pub enum DeviceContent {
 }
 
 /// Reads the superblocks of one device. Writes nothing.
-pub async fn read_device_content<S: Seam>(seam: &S, disk: &S::Disk) -> DeviceContent {
+pub async fn read_device_content<S: Seam>(seam: &S, disk: &MemberDisk<S>) -> DeviceContent {
     let device = Device::new(MemberNo(0), disk.clone());
     let mut content = DeviceContent::NoStore;
     for at in SUPERBLOCK_OFFSETS {
@@ -120,7 +121,11 @@ pub async fn read_device_content<S: Seam>(seam: &S, disk: &S::Disk) -> DeviceCon
 
 /// Identifies the store that [`Store::open`](crate::Store::open) would open with these options. Fails as the opening
 /// would for its members. Writes nothing.
-pub async fn identify<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<StoreIdentity, StoreError> {
+pub async fn identify<S: Seam>(
+    seam: &S,
+    disks: &[MemberDisk<S>],
+    options: OpenOptions,
+) -> Result<StoreIdentity, StoreError> {
     let members = find_members(seam, disks, options).await?;
     let mut devices = Vec::new();
     for device in &members.devices {
@@ -132,7 +137,10 @@ pub async fn identify<S: Seam>(seam: &S, disks: &[S::Disk], options: OpenOptions
 
 /// Inspects the store on `disks`, without writing anything. Unreadable or inconsistent parts are skipped and listed.
 /// The error is the reason why there is no store to inspect.
-pub async fn inspect<S: Seam>(seam: &S, disks: &[S::Disk]) -> (Vec<DeviceFindings>, Result<Inspection<S>, StoreError>) {
+pub async fn inspect<S: Seam>(
+    seam: &S,
+    disks: &[MemberDisk<S>],
+) -> (Vec<DeviceFindings>, Result<Inspection<S>, StoreError>) {
     let mut devices = Vec::new();
     for disk in disks {
         let device = Device::new(MemberNo(0), disk.clone());

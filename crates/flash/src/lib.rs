@@ -32,6 +32,7 @@ mod inspect;
 mod journal;
 mod kept_reads;
 mod manifest;
+mod member_disk;
 mod members;
 mod membership;
 mod number;
@@ -62,6 +63,7 @@ pub use inspect::{
 pub use journal::load::MapLoaded;
 pub use kept_reads::KeptResult;
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
+pub use member_disk::MemberDisk;
 pub use members::plan::JoinPlan;
 pub use number::{
     BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, MemberNo, PAGE_BLOCKS, PageNo, SegmentNo,

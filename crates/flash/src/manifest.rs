@@ -9,6 +9,7 @@ use seam::{BLOCK_BYTES, Seam};
 use crate::device::{BufferSource, Device, Durability, block_of, raw};
 use crate::error::StoreError;
 use crate::format::Uuid;
+use crate::member_disk::MemberDisk;
 use crate::number::MemberNo;
 use crate::state::Inner;
 use crate::store::Store;
@@ -91,7 +92,11 @@ impl Manifest {
 }
 
 /// The newest manifest of `store` on `disks`, in any state of the store. Fails if one of them has a later format.
-pub async fn read_manifest<S: Seam>(seam: &S, disks: &[S::Disk], store: Uuid) -> Result<Option<Manifest>, StoreError> {
+pub async fn read_manifest<S: Seam>(
+    seam: &S,
+    disks: &[MemberDisk<S>],
+    store: Uuid,
+) -> Result<Option<Manifest>, StoreError> {
     let mut newest: Option<Manifest> = None;
     for disk in disks {
         let device = Device::new(MemberNo(0), disk.clone());

@@ -12,6 +12,7 @@ use crate::format::Uuid;
 use crate::format::batch::RECORDS_MAX;
 use crate::format::summary::batch_blocks;
 use crate::kept_reads::KeptResult;
+use crate::member_disk::MemberDisk;
 use crate::members::plan::JoinPlan;
 use crate::number::{MemberNo, SegmentNo, Sequence, StoreGeneration};
 use crate::pages::Pages;
@@ -61,15 +62,19 @@ impl<S: Seam> Clone for Store<S> {
 }
 
 impl<S: Seam> Store<S> {
-    /// Formats one to eight devices as a store; the first two carry the log. Refuses devices that are not empty unless
-    /// `force` is set.
-    pub async fn format(seam: &S, disks: &[S::Disk], options: FormatOptions) -> Result<(), StoreError> {
+    /// Formats one to eight devices as a store. An image carries the log, otherwise the first two devices do. Refuses
+    /// devices that are not empty unless `force` is set.
+    pub async fn format(seam: &S, disks: &[MemberDisk<S>], options: FormatOptions) -> Result<(), StoreError> {
         format(seam, disks, options).await
     }
 
     /// Opens a store after any crash, and returns the live records of its log, in the order of their addresses. The
     /// opening can be interrupted at any point and repeated.
-    pub async fn open(seam: &S, disks: &[S::Disk], options: OpenOptions) -> Result<(Self, Vec<Recovered>), StoreError> {
+    pub async fn open(
+        seam: &S,
+        disks: &[MemberDisk<S>],
+        options: OpenOptions,
+    ) -> Result<(Self, Vec<Recovered>), StoreError> {
         let (inner, recovered) = open(seam, disks, options).await?;
         Ok((Store(inner), recovered))
     }
@@ -221,7 +226,7 @@ impl<S: Seam> Store<S> {
     /// Adds a device while the store serves, and returns its number when it is a member. If the log has fewer than two
     /// copies, the device is resynced and carries the log; otherwise it holds only pages. The device's content is
     /// destroyed. Without `force` the device must be empty, or of this store.
-    pub async fn add(&self, disk: S::Disk, force: bool) -> Result<MemberNo, StoreError> {
+    pub async fn add(&self, disk: MemberDisk<S>, force: bool) -> Result<MemberNo, StoreError> {
         crate::members::add(&self.0, disk, force).await
     }
 
@@ -237,7 +242,7 @@ impl<S: Seam> Store<S> {
 
     /// Replaces member `old`, which may be out of service, by a device. Returns the new number when the device is a
     /// member and `old` is not.
-    pub async fn replace(&self, old: MemberNo, disk: S::Disk, force: bool) -> Result<MemberNo, StoreError> {
+    pub async fn replace(&self, old: MemberNo, disk: MemberDisk<S>, force: bool) -> Result<MemberNo, StoreError> {
         crate::members::replace(&self.0, old, disk, force).await
     }
 

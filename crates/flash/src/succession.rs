@@ -1,9 +1,11 @@
 //! The members that carry the log, and the one that takes it over when one of them leaves or fails.
 
+use std::collections::BTreeSet;
+
 use seam::Seam;
 
-use crate::create::LOG_MEMBERS;
 use crate::device::Device;
+use crate::member_disk::LogPlacement;
 use crate::number::MemberNo;
 use crate::state::{Inner, State};
 
@@ -21,7 +23,7 @@ pub enum Succession<S: Seam> {
 pub fn succession<S: Seam>(inner: &Inner<S>, member: MemberNo) -> Succession<S> {
     let is_needed = {
         let state = inner.state.borrow();
-        state.superblock.carries_log(member) && log_copies(&state, Some(member)) < LOG_MEMBERS
+        state.superblock.carries_log(member) && log_copies(&state, Some(member)) < log_placement(&state).copies()
     };
     match find_successor(inner, Some(member)) {
         _ if !is_needed => Succession::NotNeeded,
@@ -38,26 +40,45 @@ pub fn successor_number<S: Seam>(inner: &Inner<S>, member: MemberNo) -> Option<M
     }
 }
 
+/// Where the store has its log.
+pub fn log_placement<S: Seam>(state: &State<S>) -> LogPlacement {
+    LogPlacement::of(state.devices.iter().map(|device| &device.disk))
+}
+
+/// The members that hold no clean pages: an image with the log beside local disks, which are faster.
+pub fn members_without_pages<S: Seam>(state: &State<S>) -> BTreeSet<MemberNo> {
+    let superblock = &state.superblock;
+    let (log, pages): (Vec<MemberNo>, Vec<MemberNo>) = superblock
+        .numbered_members()
+        .map(|(member, _)| member)
+        .filter(|member| superblock.serves(*member))
+        .partition(|member| superblock.carries_log(*member));
+    let is_beside_pages = log_placement(state) == LogPlacement::Image && !pages.is_empty();
+    if is_beside_pages { log.into_iter().collect() } else { BTreeSet::new() }
+}
+
 /// Number of members in service that carry the log, without the member `except`.
 pub fn log_copies<S: Seam>(state: &State<S>, except: Option<MemberNo>) -> usize {
     let members = state.superblock.numbered_members().map(|(member, _)| member);
     members.filter(|member| state.superblock.carries_log(*member) && Some(*member) != except).count()
 }
 
-/// True when the log has a single copy and a member that holds only pages could take it over.
+/// True when the log lacks its second copy and a member that holds only pages could take it over.
 pub fn needs_take_over<S: Seam>(state: &State<S>) -> bool {
-    log_copies(state, None) == 1 && largest_page_member(state, None).is_some()
+    let is_single = log_copies(state, None) == 1 && log_placement(state) == LogPlacement::Mirrored;
+    is_single && largest_page_member(state, None).is_some()
 }
 
-/// The largest of the members that hold only pages, other than `leaving`.
+/// The largest of the members that hold only pages and may carry the log, other than `leaving`.
 pub fn find_successor<S: Seam>(inner: &Inner<S>, leaving: Option<MemberNo>) -> Option<Device<S>> {
     largest_page_member(&inner.state.borrow(), leaving).cloned()
 }
 
 fn largest_page_member<S: Seam>(state: &State<S>, leaving: Option<MemberNo>) -> Option<&Device<S>> {
-    let superblock = &state.superblock;
+    let (superblock, placement) = (&state.superblock, log_placement(state));
     let pages = state.devices.iter().filter(|device| {
-        Some(device.member) != leaving && superblock.serves(device.member) && !superblock.carries_log(device.member)
+        let holds_only_pages = superblock.serves(device.member) && !superblock.carries_log(device.member);
+        Some(device.member) != leaving && holds_only_pages && placement.admits(&device.disk)
     });
     pages.max_by_key(|device| superblock.members[device.member.index()].segments)
 }

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use flash::{
-    BlockAddress, BlockNo, Content, Epoch, FormatOptions, MapLoaded, OpenOptions, Ownership, PageNo, Pages, Record,
-    Recovered, RecoveredContent, Store, StoreError, StoreGeneration, VolumeId, identify, inspect, read_manifest,
+    BlockAddress, BlockNo, Content, Epoch, FormatOptions, MapLoaded, MemberDisk, OpenOptions, Ownership, PageNo, Pages,
+    Record, Recovered, RecoveredContent, Store, StoreError, StoreGeneration, VolumeId, identify, inspect,
+    read_manifest,
 };
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Block, BlockMut, DiskOpen, Nanos, Seam};
@@ -39,7 +40,7 @@ static NEW_STORE: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
     DEVICES.map(|name| fs::read(folder.path().join(name)).expect("the device file exists"))
 });
 
-type Disks = Vec<<RealSeam as Seam>::Disk>;
+type Disks = Vec<MemberDisk<RealSeam>>;
 
 /// Runs `work` on the devices in a folder. Missing devices are created.
 fn on_devices<T: Send + 'static>(folder: &Path, work: impl AsyncFnOnce(RealSeam, Disks) -> T + Send + 'static) -> T {
@@ -48,7 +49,7 @@ fn on_devices<T: Send + 'static>(folder: &Path, work: impl AsyncFnOnce(RealSeam,
         let mut disks = Vec::new();
         for path in paths {
             let options = DiskOpen { path, create_bytes: Some(DEVICE_BYTES), read_only: false, lock_wait_ms: 1_000 };
-            disks.push(seam.open_disk(&options).await.expect("a file"));
+            disks.push(MemberDisk::Local(seam.open_disk(&options).await.expect("a file")));
         }
         work(seam, disks).await
     });

@@ -3,7 +3,7 @@
 use engine::{
     AnyDisk, AttachError, Backing, ByteOffset, Core, CoreSpec, RequestError, Volume, VolumeId, VolumeSpec, WriteFlags,
 };
-use flash::{FormatOptions, OpenOptions, Store};
+use flash::{FormatOptions, MemberDisk, OpenOptions, Store};
 use seam::model::{ArraySpec, DiskType, ModelledDisk, SharedArray, SsdSpec};
 use seam::sim::{
     CrashMode, DiskControl, DiskImages, SimDisk, SimDiskSpec, SimSeam, Timing, World, WorldSpec, WriteCache,
@@ -114,7 +114,7 @@ impl Fixture {
                     &name,
                     SimDiskSpec { timing, cache: WriteCache::Through, ..SimDiskSpec::new(plan.bytes) },
                 );
-                self.open(&name)
+                MemberDisk::Local(self.open(&name))
             })
             .collect();
         self.world.block_on(async {

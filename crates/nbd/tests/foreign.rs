@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
+use nbd_client::{NbdDisk, NbdOptions, NbdTarget};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{Address, BLOCK_BYTES, Block, BlockMut, Disk, DiskError, Nanos, Piece, PieceMut, Seam};
 

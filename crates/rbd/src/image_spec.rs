@@ -45,6 +45,11 @@ pub enum ImageSpecError {
     Conf(String),
 }
 
+/// True if a text is the address of an image, possibly a malformed one, and no path.
+pub fn is_image_address(text: &str) -> bool {
+    text.starts_with("rbd:")
+}
+
 impl ImageSpec {
     /// The image in its cluster: `POOL/IMAGE` or `POOL/NAMESPACE/IMAGE`, as Ceph's commands write it.
     pub fn place(&self) -> String {

@@ -13,7 +13,7 @@ mod status;
 pub const GIVE_UP: &str = "--give-up";
 
 pub use boot_clock::{LEASE, boot_ms, expired_for};
-pub use image_spec::{ImageSpec, ImageSpecError};
+pub use image_spec::{ImageSpec, ImageSpecError, is_image_address};
 pub use line::{LINE_BYTES_MAX, read_line};
 pub use order::Order;
 pub use status::{Expected, Mark, Ownership, Status};

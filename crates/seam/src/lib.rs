@@ -9,6 +9,7 @@ pub mod block;
 pub mod buffered_reader;
 pub mod conformance;
 pub mod disk;
+mod forward;
 pub mod gather;
 pub mod hint;
 pub mod mailbox;

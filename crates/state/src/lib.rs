@@ -49,7 +49,7 @@ pub use record::{
 };
 pub use replace::Step;
 pub use store_record::StoreRecord;
-pub use stores::{DeviceOfStore, FoundStore, StoreUse, show_uuid, uuid_of};
+pub use stores::{DeviceOfStore, FoundStore, StoreUse, absolute_device, show_uuid, uuid_of};
 pub use trust::{
     BACKING_HUNG, BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore, Shrink, UnusedStore, is_of_new_volume,
     may_have_shrunk, may_lack_marks,

@@ -235,8 +235,8 @@ impl State {
     /// Records the devices of a store: the `added` ones and those recorded before, as far as `configured` names them.
     /// Each path belongs to the store that was seen there last.
     pub fn record_store_devices(&mut self, store: &str, added: &[PathBuf], configured: &[PathBuf]) {
-        let added: BTreeSet<PathBuf> = added.iter().map(|path| absolute(path)).collect();
-        let configured: BTreeSet<PathBuf> = configured.iter().map(|path| absolute(path)).collect();
+        let added: BTreeSet<PathBuf> = added.iter().map(|path| absolute_device(path)).collect();
+        let configured: BTreeSet<PathBuf> = configured.iter().map(|path| absolute_device(path)).collect();
         for record in &mut self.stores {
             record.devices.retain(|path| !added.contains(path));
         }
@@ -247,7 +247,7 @@ impl State {
 
     /// The store that has, or may have, a device at `path`.
     pub fn store_of_device(&self, path: &Path) -> Option<DeviceOfStore> {
-        let path = absolute(path);
+        let path = absolute_device(path);
         if let Some(record) = self.stores.iter().find(|record| record.devices.contains(&path)) {
             return Some(DeviceOfStore { store: record.store.clone(), is_recorded: true });
         }
@@ -267,9 +267,12 @@ impl State {
     }
 }
 
-/// An absolute path; symbolic links are not resolved.
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+/// The absolute path of a device; symbolic links are not resolved. The address of an image is no path, and stays.
+pub fn absolute_device(path: &Path) -> PathBuf {
+    match path.to_str() {
+        Some(text) if rbd::is_image_address(text) => path.to_owned(),
+        _ => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use seam::real::{PATH_TIMEOUT, PathCall};
 
 use super::super::cores::{BackingTarget, OpenFacts, OpenPlan, OpenedBacking, PoolTarget, PoolVolume, heat_path};
 use super::super::overlap::{OwnVolumes, check_export};
-use super::super::rbd_helper::HelperPlan;
+use super::super::rbd_helper::{HelperPlan, helpers_folder};
 use super::super::records::Records;
 use super::super::settings::Settings;
 use super::super::volumes::open_attempts::remedy;
@@ -20,6 +20,9 @@ use super::super::volumes::{KnownVolume, RequestedVolume};
 use super::Attachments;
 use config::{BackingSpec, VolumeConfig, is_device};
 use state::{Acceptance, Refusal, State};
+
+/// Time without an image after which requests of its volume fail until it is served again.
+const BACKING_FAILS_AFTER: Duration = Duration::from_secs(60);
 
 impl Attachments {
     /// Opens all backings, each on its volume's home core. A path that has not answered for `limit` counts as hung.
@@ -100,8 +103,9 @@ impl Attachments {
             }
             BackingSpec::Rbd(image) => BackingTarget::Rbd(HelperPlan {
                 image: image.clone(),
-                folder: self.records.directory().join("rbd"),
+                folder: helpers_folder(&self.records.directory()),
                 gives_up: accept.give_up.clone(),
+                fails_after: Some(BACKING_FAILS_AFTER),
             }),
             BackingSpec::Sim(array, _) => BackingTarget::OwnArray { array: *array, content: content_file().await? },
             BackingSpec::SimArray(name) => {

@@ -7,10 +7,11 @@ use std::future::Future;
 use std::rc::Rc;
 
 use engine::{Backing, Core, CoreSpec};
+use flash::MemberDisk;
 use seam::Seam;
 use seam::mailbox::{Sender, mailbox};
 use seam::model::SharedArray;
-use seam::real::{PersistedPool, RealCoreSpec, RealDisk, RealError, RealSeam, run_core};
+use seam::real::{PersistedPool, RealCoreSpec, RealError, RealSeam, run_core};
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::iscsi::{IscsiSpec, create_server};
@@ -42,7 +43,7 @@ pub struct CoreLocal {
     /// Memory images of earlier daemons.
     pub memory_images: RefCell<Vec<Rc<PersistedPool>>>,
     /// Flash devices that are open and not part of an open store yet.
-    pub flash_devices: RefCell<Vec<RealDisk>>,
+    pub flash_devices: RefCell<Vec<MemberDisk<RealSeam>>>,
     /// Modelled arrays that volumes share, by name.
     pub arrays: RefCell<BTreeMap<String, SharedArray<RealSeam>>>,
     /// Open pools, by name.

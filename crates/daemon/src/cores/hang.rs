@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{Either, select, select_all};
-use seam::real::{RealDisk, RealSeam};
+use seam::real::RealSeam;
 use seam::{Disk, Nanos, Seam};
 
 use super::data_core::CoreLocal;
@@ -24,7 +24,7 @@ pub async fn wait_for_hang(seam: &RealSeam, disk: &impl Disk<RealSeam>, limit: N
 /// unanswered ones, as after a kill.
 pub async fn unless_hung<T>(
     local: &CoreLocal,
-    disks: &[RealDisk],
+    disks: &[impl Disk<RealSeam>],
     limit: Duration,
     work: impl Future<Output = T>,
 ) -> Result<T, usize> {

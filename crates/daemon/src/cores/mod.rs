@@ -24,7 +24,7 @@ pub use self::data_core::{CoreEnded, CoreLocal, DataCore, DataCoreSpec};
 pub use self::detach::{CLIENTS_TIMEOUT, ConnectedClients, DirtyData};
 pub use self::evidence::{ExaminationError, ExaminationResult, ExaminedVolume};
 pub use self::hang::unless_hung;
-pub use self::open::{BackingTarget, OpenFacts, OpenPlan};
+pub use self::open::{BackingTarget, OpenFacts, OpenPlan, connect_image, image_options};
 pub use self::pools::{NewDevice, PoolTarget, PoolVolume, heat_path};
 
 /// Time-out for a core's answer to a report; a core that exceeds it is reported as unresponsive.

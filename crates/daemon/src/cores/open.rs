@@ -6,8 +6,9 @@ use std::slice;
 use std::time::Duration;
 
 use engine::Backing;
-use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
+use nbd_client::{NbdDisk, NbdOptions, NbdTarget};
 use pool::{GroupContent, read_group_content};
+use rbd::ImageSpec;
 use seam::model::{ArraySpec, ModelledDisk, SharedArray};
 use seam::real::{KernelNbdDevice, RealDisk, RealSeam};
 use seam::{Address, Disk, DiskError, DiskOpen, Geometry};
@@ -122,7 +123,8 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
         BackingTarget::Rbd(helper_plan) => {
             let helper = RbdHelper::start(helper_plan, plan.limit).await?;
             given_up = helper.given_up();
-            Backing::nbd(connect_image(&local.seam, plan, (helper_plan, helper)).await?)
+            let options = NbdOptions { read_only: plan.read_only, ..image_options() };
+            Backing::nbd(connect_image(&local.seam, &helper_plan.image, helper, options).await?)
         }
         BackingTarget::OwnArray { array, content } => {
             let content = open_path(&local.seam, plan, content.clone()).await?;
@@ -161,17 +163,20 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
     Ok((backing, facts))
 }
 
+/// Options of the connection to a helper process. A silent one hangs, as a disk does: the connection to it cannot be
+/// lost while it lives.
+pub fn image_options() -> NbdOptions {
+    NbdOptions { refuses_own: false, silence_max: None, ..NbdOptions::default() }
+}
+
 /// Connects to the helper process of an image.
-async fn connect_image(
+pub async fn connect_image(
     seam: &RealSeam,
-    plan: &OpenPlan,
-    (helper_plan, helper): (&HelperPlan, RbdHelper),
+    image: &ImageSpec,
+    helper: RbdHelper,
+    options: NbdOptions,
 ) -> Result<NbdDisk<RealSeam>, DiskError> {
-    let target =
-        NbdTarget { address: Address::Unix(helper.socket().to_owned()), export: helper_plan.image.to_string() };
-    // A helper process that is silent hangs, as a disk does: the connection to it cannot be lost while it lives.
-    let options =
-        NbdOptions { read_only: plan.read_only, refuses_own: false, silence_max: None, ..NbdOptions::default() };
+    let target = NbdTarget { address: Address::Unix(helper.socket().to_owned()), export: image.to_string() };
     NbdDisk::open_dedicated(seam, target, options, Box::new(helper)).await
 }
 

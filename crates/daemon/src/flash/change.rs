@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use control::ProgressSender;
-use flash::{JobKind, JobReport, MemberNo, MemberReport, MemberStatus, Store, StoreError};
+use flash::{JobKind, JobReport, MemberDisk, MemberNo, MemberReport, MemberStatus, Store, StoreError};
 use messages::report::{self, FlashJobReport, JobOutcome};
 use messages::{ErrorKind, Failure};
 use seam::Disk;
@@ -35,6 +35,12 @@ pub(super) fn kind_of(error: &StoreError) -> ErrorKind {
 
 /// A path as commands name it: absolute, symbolic links not resolved.
 pub(super) fn absolute(path: &str) -> Result<PathBuf, Failure> {
+    if rbd::is_image_address(path) {
+        let text = format!(
+            "{path} is an image, which carries the log of a new store only: name it in [flash] before the first start"
+        );
+        return Err(Failure::new(ErrorKind::Invalid, text));
+    }
     let path = Path::new(path);
     match path.is_absolute() {
         true => Ok(path.to_owned()),
@@ -307,7 +313,7 @@ impl FlashLog {
         path: &Path,
         kind: JobKind,
         activity: &str,
-        change: impl FnOnce(Store<RealSeam>, <RealSeam as seam::Seam>::Disk) -> F + Send + 'static,
+        change: impl FnOnce(Store<RealSeam>, MemberDisk<RealSeam>) -> F + Send + 'static,
         progress: &ProgressSender,
     ) -> Result<(), ChangeFailure>
     where
@@ -326,7 +332,7 @@ impl FlashLog {
             let Some(store) = local.engine.log() else {
                 return (None, false, Err(StoreError::Failed("the flash log is not open".to_owned())));
             };
-            let changed = change(store.clone(), disk).await;
+            let changed = change(store.clone(), MemberDisk::Local(disk)).await;
             let is_new = |member: &MemberReport| member.device.as_ref() == Some(&identity);
             let serves = |member: &MemberReport| member.status == MemberStatus::InService;
             let is_in_service = store.members().iter().any(|member| is_new(member) && serves(member));

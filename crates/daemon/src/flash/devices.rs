@@ -8,18 +8,26 @@ use std::path::{Path, PathBuf};
 use std::slice;
 use std::time::Duration;
 
-use flash::{DeviceContent, OpenOptions};
+use flash::{DeviceContent, MemberDisk, OpenOptions};
 use futures_util::future::join_all;
-use seam::real::{PATH_TIMEOUT, PathCall, PathHung, RealDisk};
+use nbd_client::{NbdDisk, NbdOptions};
+use rbd::ImageSpec;
+use seam::real::{PATH_TIMEOUT, PathCall, PathHung, RealDisk, RealSeam};
 use seam::{DiskError, DiskOpen, Nanos, Seam};
 
-use super::super::cores::{CoreLocal, unless_hung};
+use super::super::cores::{CoreLocal, connect_image, image_options, unless_hung};
 use super::super::overlap::OwnVolumes;
+use super::super::rbd_helper::{HelperPlan, RbdHelper};
+use super::open::Search;
 use config::FlashConfig;
 use state::DeviceOfStore;
 
 /// Time in milliseconds for which a start waits for a lock that a killed predecessor's last I/O still holds.
 const LOCK_WAIT_MS: u64 = 10_000;
+/// Time for which a start waits for the lock of an image: a cluster takes 30 s to notice that a client is dead.
+const IMAGE_LOCK_WAIT: Nanos = Nanos::from_secs(60);
+/// Pause between two attempts.
+const IMAGE_LOCK_PAUSE: Nanos = Nanos::from_secs(1);
 
 /// A configured device that is not part of the store.
 #[derive(Clone, Debug)]
@@ -78,30 +86,29 @@ struct LookUp {
     create_bytes: Option<u64>,
 }
 
-/// Opens the configured devices; a device that exists must answer within `limit`. Files are created and allocated only
-/// after all devices have answered or count as absent. No file is created while a device does not answer, because that
-/// device may be a member of a store. The same applies to the missing files in `known`, the devices that stores have
-/// used. An allocation has no limit, because zeroes may have to be written. Unless `creates`, files that would be
+/// Opens the devices of a search; a device that exists must answer within its limit. Files are created and allocated
+/// only after all devices have answered or count as absent. No file is created while a device does not answer, because
+/// that device may be a member of a store. The same applies to the missing files among the known devices, which stores
+/// have used. An allocation has no limit, because zeroes may have to be written. Unless `creates`, files that would be
 /// created are left out, and none is allocated.
 pub async fn open_all(
     local: &CoreLocal,
-    config: &FlashConfig,
-    known: &KnownDevices,
-    own_volumes: &OwnVolumes,
-    limit: Duration,
+    search: &Search,
     creates: bool,
-) -> (Vec<(PathBuf, RealDisk)>, Vec<AbsentDevice>) {
-    let devices = config.devices.iter();
-    let answers = devices.map(|path| open_existing(local, config, path, known.get(path), own_volumes, limit));
-    let answers = join_all(answers).await;
+) -> (Vec<(PathBuf, MemberDisk<RealSeam>)>, Vec<AbsentDevice>) {
+    let Search { config, own_volumes, .. } = search;
+    let answers = join_all(config.devices.iter().map(|path| open_existing(local, search, path))).await;
     let hung = answers.iter().find_map(|answer| answer.as_ref().err().filter(|absent| absent.is_hung)).cloned();
     let (mut disks, mut absent) = (Vec::new(), Vec::new());
     for (path, answer) in config.devices.iter().zip(answers) {
         let opened = match (answer, &hung) {
             (Ok(Some(disk)), _) if !creates => Ok(disk),
             (Ok(None), _) if !creates => continue,
-            (Ok(Some(disk)), _) => reserve(local, config, path, disk, true).await,
-            (Ok(None), None) => open_device(local, config, path, own_volumes).await,
+            (Ok(Some(MemberDisk::Local(disk))), _) => {
+                reserve(local, config, path, disk, true).await.map(MemberDisk::Local)
+            }
+            (Ok(Some(image)), _) => Ok(image),
+            (Ok(None), None) => open_device(local, config, path, own_volumes).await.map(MemberDisk::Local),
             (Ok(None), Some(hung)) => {
                 let shown = path.display().to_string();
                 let reason = format!("{shown} does not exist, and is not created while {} does not answer", hung.path);
@@ -120,24 +127,52 @@ pub async fn open_all(
 /// Opens a device and reads its superblocks; `None` if it does not exist and is to be created. Writes nothing.
 async fn open_existing(
     local: &CoreLocal,
-    config: &FlashConfig,
+    search: &Search,
     path: &Path,
-    known: Option<&DeviceOfStore>,
-    own_volumes: &OwnVolumes,
-    limit: Duration,
-) -> Result<Option<RealDisk>, AbsentDevice> {
-    if !look_up(local, config, path, known, limit).await?.exists {
-        return Ok(None);
-    }
-    let disk = open(local, config, path, None, own_volumes, limit).await?;
+) -> Result<Option<MemberDisk<RealSeam>>, AbsentDevice> {
+    let Search { config, known, own_volumes, limit, .. } = search;
+    let disk = match FlashConfig::image_at(path) {
+        Some(image) => MemberDisk::Image(open_log_image(local, image, search).await?),
+        None if !look_up(local, config, path, known.get(path), *limit).await?.exists => return Ok(None),
+        None => MemberDisk::Local(open(local, config, path, None, own_volumes, *limit).await?),
+    };
     let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
     let devices = slice::from_ref(&disk);
     // The store is identified from all devices together later.
-    let read = unless_hung(local, devices, limit, flash::identify(&local.seam, devices, options)).await;
+    let read = unless_hung(local, devices, *limit, flash::identify(&local.seam, devices, options)).await;
     match read {
         Ok(_) => Ok(Some(disk)),
         Err(_) => Err(AbsentDevice::hung(&path.display().to_string())),
     }
+}
+
+/// Opens an image that carries the log. Until the cluster has noticed that a killed predecessor is dead, its lock is
+/// waited for.
+async fn open_log_image(
+    local: &CoreLocal,
+    image: ImageSpec,
+    search: &Search,
+) -> Result<NbdDisk<RealSeam>, AbsentDevice> {
+    let plan = HelperPlan { image: image.clone(), folder: search.helpers.clone(), gives_up: None, fails_after: None };
+    let began = local.seam.now();
+    let helper = loop {
+        match RbdHelper::start(&plan, search.limit).await {
+            Ok(helper) => break Ok(helper),
+            Err(DiskError::Busy(_)) if local.seam.now().since(began) < IMAGE_LOCK_WAIT => {
+                local.seam.sleep(IMAGE_LOCK_PAUSE).await;
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    let options = NbdOptions { reconnect_timeout: Nanos::MAX, ..image_options() };
+    let opened = match helper {
+        Ok(helper) => connect_image(&local.seam, &image, helper, options).await,
+        Err(error) => Err(error),
+    };
+    opened.map_err(|error| match error {
+        DiskError::Hung(_) => AbsentDevice::hung(&image.to_string()),
+        error => AbsentDevice::new(&image.to_string(), format!("{image}: {error}")),
+    })
 }
 
 /// Opens a device, which is created if it does not exist, and allocates a file's blocks.
@@ -221,12 +256,12 @@ async fn reserve(
         let removal = PathCall::start(path, move |_| std::fs::remove_file(file));
         let _ = wait_for_answer(local, path, removal, PATH_TIMEOUT).await;
     }
-    let is_unread = existed && read_content(local, &disk).await != DeviceContent::NoStore;
+    let is_unread = existed && read_content(local, &MemberDisk::Local(disk)).await != DeviceContent::NoStore;
     Err(AbsentDevice { is_unread, ..AbsentDevice::new(&path.display().to_string(), error.to_string()) })
 }
 
 /// The superblocks of one device. One that stopped answering does not hide the content of another one.
-pub async fn read_content(local: &CoreLocal, disk: &RealDisk) -> DeviceContent {
+pub async fn read_content(local: &CoreLocal, disk: &MemberDisk<RealSeam>) -> DeviceContent {
     let read = flash::read_device_content(&local.seam, disk);
     let content = unless_hung(local, slice::from_ref(disk), PATH_TIMEOUT, read).await;
     content.unwrap_or_else(|_| DeviceContent::Unknown("it does not answer".to_owned()))

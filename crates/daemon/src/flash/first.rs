@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::slice;
 
-use flash::{FormatOptions, OpenOptions, Store, StoreError};
+use flash::{FormatOptions, MemberDisk, OpenOptions, Store, StoreError};
 use messages::{ErrorKind, Failure};
 use seam::real::PATH_TIMEOUT;
 
@@ -68,6 +68,7 @@ impl FlashLog {
         let format = async move |local: Rc<CoreLocal>| {
             let refused = |absent: AbsentDevice| StoreError::Refused(absent.reason);
             let disk = open_device(&local, &config, &device, &own_volumes).await.map_err(refused)?;
+            let disk = MemberDisk::Local(disk);
             let (disks, options) = (slice::from_ref(&disk), FormatOptions { force, ..FormatOptions::default() });
             let format = async {
                 let any = OpenOptions { accept_missing: true, ..OpenOptions::default() };

@@ -39,6 +39,7 @@ use self::wear::Wear;
 use super::cores::{CoreLocal, Cores, DataCore, core_ended};
 use super::jobs::Jobs;
 use super::overlap::OwnVolumes;
+use super::rbd_helper::helpers_folder;
 use super::records::Records;
 use super::settings::{Settings, absolute};
 use super::volumes::Placement;
@@ -201,7 +202,8 @@ impl FlashLog {
             let of_store = |path: &PathBuf| Some((path.clone(), state.store_of_device(path)?));
             let known = devices.iter().filter_map(of_store).collect();
             let (config, own_volumes) = (config.clone(), OwnVolumes::new(&state));
-            Search { config, by_command: self.is_by_command(), known, own_volumes, limit }
+            let helpers = helpers_folder(&self.records.directory());
+            Search { config, by_command: self.is_by_command(), known, own_volumes, limit, helpers }
         };
         let find = async move |local: Rc<CoreLocal>| local.engine.with_free_buffers(open::find(&local, &search)).await;
         let found_store = self.core().call(find).await;

@@ -4,20 +4,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use flash::{
-    DeviceContent, DeviceFindings, FormatOptions, MemberNo, MemberReport, MemberState, OpenOptions, Ownership, Role,
-    Sequence, Store, StoreError, StoreGeneration, StoreIdentity,
+    DeviceContent, DeviceFindings, FormatOptions, MemberDisk, MemberNo, MemberReport, MemberState, OpenOptions,
+    Ownership, Role, Sequence, Store, StoreError, StoreGeneration, StoreIdentity,
 };
 use seam::Disk;
-use seam::real::{PATH_TIMEOUT, RealDisk};
+use seam::real::{PATH_TIMEOUT, RealSeam};
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::cores::{CoreLocal, unless_hung};
 use super::super::overlap::OwnVolumes;
-use super::super::settings::absolute;
 use super::devices::{AbsentDevice, KnownDevices, open_all, read_content};
 use super::{UnusedFlash, WholeLog};
 use config::FlashConfig;
-use state::{Refusal, devices_in_copy, show_uuid};
+use state::{Refusal, absolute_device, devices_in_copy, show_uuid};
 
 /// A generation that is to be saved in the state directory, and the channel for the result.
 pub type GenerationToRecord = (StoreGeneration, oneshot::Sender<Result<(), String>>);
@@ -203,6 +202,8 @@ pub struct Search {
     pub own_volumes: OwnVolumes,
     /// A device that does not answer within this time counts as absent.
     pub limit: Duration,
+    /// Folder of the helper processes of images.
+    pub helpers: PathBuf,
 }
 
 /// Identifies the store on the configured devices, or creates one if all devices are present and empty. The error gives
@@ -229,14 +230,14 @@ pub async fn find(local: &CoreLocal, search: &Search) -> Result<FoundStore, Unus
 /// As [`find`]; on an error `disks` has the devices that answer, and `names` their paths.
 async fn find_among(
     local: &CoreLocal,
-    disks: &mut Vec<RealDisk>,
+    disks: &mut Vec<MemberDisk<RealSeam>>,
     names: &mut DeviceNames,
     search: &Search,
 ) -> Result<FoundStore, UnusedFlash> {
-    let Search { config, by_command, known, own_volumes, limit } = search;
+    let Search { config, by_command, known, .. } = search;
     let is_refused = config.devices.len() < 2 && !config.allow_single_copy && !by_command;
     // A device that is not used may still have data of volumes.
-    let (opened, mut absent) = open_all(local, config, known, own_volumes, *limit, !is_refused).await;
+    let (opened, mut absent) = open_all(local, search, !is_refused).await;
     let mut renamed = Vec::new();
     for (path, disk) in &opened {
         names.add(disk.identity(), path);
@@ -254,7 +255,7 @@ async fn find_among(
     if disks.is_empty() {
         return Err(all_absent(&absent));
     }
-    let accept_missing = config.devices.len() == 1 && !by_command;
+    let accept_missing = config.devices.len() == 1 && !config.has_image() && !by_command;
     let mut formatted = false;
     let (identity, manifest) = loop {
         let (identity, is_new) = identify_store(local, disks, config, accept_missing, names, &mut absent).await?;
@@ -340,7 +341,7 @@ pub async fn open(
 /// of it, or do not answer, are removed from `disks` and named in `absent`.
 async fn identify_store(
     local: &CoreLocal,
-    disks: &mut Vec<RealDisk>,
+    disks: &mut Vec<MemberDisk<RealSeam>>,
     config: &FlashConfig,
     accept_missing: bool,
     names: &DeviceNames,
@@ -405,7 +406,7 @@ async fn identify_store(
 
 /// Paths of the store's devices that the copy of the records on the present ones names and `config` does not. Writes
 /// nothing.
-async fn unlisted_devices(local: &CoreLocal, disks: &[RealDisk], config: &FlashConfig) -> Vec<PathBuf> {
+async fn unlisted_devices(local: &CoreLocal, disks: &[MemberDisk<RealSeam>], config: &FlashConfig) -> Vec<PathBuf> {
     let read = async {
         let options = OpenOptions { accept_missing: true, ..OpenOptions::default() };
         let identity = flash::identify(&local.seam, disks, options).await.ok()?;
@@ -413,7 +414,7 @@ async fn unlisted_devices(local: &CoreLocal, disks: &[RealDisk], config: &FlashC
         Some(devices_in_copy(&manifest.payload, &show_uuid(&identity.store)))
     };
     let recorded = unless_hung(local, disks, PATH_TIMEOUT, read).await.ok().flatten().unwrap_or_default();
-    let listed: Vec<PathBuf> = config.devices.iter().map(|path| absolute(path)).collect();
+    let listed: Vec<PathBuf> = config.devices.iter().map(|path| absolute_device(path)).collect();
     recorded.into_iter().filter(|path| !listed.contains(path)).collect()
 }
 
@@ -421,7 +422,7 @@ async fn unlisted_devices(local: &CoreLocal, disks: &[RealDisk], config: &FlashC
 /// remedy, for the device that has it. Writes nothing. The records decide whether that log is the newest.
 async fn find_whole_log(
     local: &CoreLocal,
-    disks: &[RealDisk],
+    disks: &[MemberDisk<RealSeam>],
     names: &DeviceNames,
     describe: impl Fn(&str) -> String,
 ) -> Option<WholeLog> {
@@ -450,7 +451,7 @@ async fn find_whole_log(
 
 /// Moves a device that does not answer to the absent devices; an error if no device is left.
 fn remove_hung(
-    disks: &mut Vec<RealDisk>,
+    disks: &mut Vec<MemberDisk<RealSeam>>,
     index: usize,
     names: &DeviceNames,
     absent: &mut Vec<AbsentDevice>,
@@ -460,7 +461,7 @@ fn remove_hung(
 }
 
 /// The reason why a store is not used if a device stopped answering after the store was written to.
-fn hung(disk: &RealDisk, names: &DeviceNames) -> UnusedFlash {
+fn hung(disk: &MemberDisk<RealSeam>, names: &DeviceNames) -> UnusedFlash {
     all_absent(&[AbsentDevice::hung(&names.show(&disk.identity()))])
 }
 

@@ -136,6 +136,8 @@ impl FlashLog {
         report.absent = opened.absent.iter().map(|absent| absent.reason.clone()).collect();
         report.problems.extend(match self.is_by_command() {
             true => Some(StatusProblem::new(AlertKind::FlashUnlisted, ONLY_BY_COMMAND)),
+            // The cluster keeps the copies of an image.
+            false if config.has_image() && report.copies == 1 => None,
             false => copies_problem(report.copies, report.allow_single_copy),
         });
         // The line to write would name a device that is absent, perhaps for good.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use engine::backing::nbd::{Change, DedicatedServer};
+use nbd_client::{Change, DedicatedServer};
 use rbd::{ImageSpec, Mark, Order, Ownership};
 use seam::{DiskError, DiskResult, Lineage, Nanos};
 use tokio::sync::oneshot;
@@ -132,6 +132,13 @@ pub struct HelperPlan {
     pub folder: PathBuf,
     /// Names of data that may be lost ([`state::Acceptance::give_up`]).
     pub gives_up: Option<String>,
+    /// Time without a served image after which requests fail until it is served again; `None` if they wait.
+    pub fails_after: Option<Duration>,
+}
+
+/// The folder of helper processes in a state directory.
+pub fn helpers_folder(state_directory: &Path) -> PathBuf {
+    state_directory.join("rbd")
 }
 
 /// Handle to the helper process of one image. Dropping it ends the process.

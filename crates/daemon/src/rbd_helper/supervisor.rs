@@ -34,8 +34,6 @@ const STABLE_AFTER: Duration = Duration::from_secs(60);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(7);
 /// Interval at which the end of a process, or that of the handle during a pause, is polled.
 const POLL_PAUSE: Duration = Duration::from_millis(10);
-/// Time without a served image after which requests fail until it is served again.
-const FAILURE_AFTER: Duration = Duration::from_secs(60);
 
 /// The first opening of the image.
 type Opened = oneshot::Sender<Result<(), DiskError>>;
@@ -56,12 +54,15 @@ pub struct Supervisor {
     gives_up: Option<String>,
     /// Time without a message from a process that opens the image, at the first start.
     limit: Duration,
+    /// Time without a served image after which requests fail.
+    fails_after: Option<Duration>,
     shared: Arc<Shared>,
 }
 
 impl Supervisor {
     pub fn new((plan, limit): (&HelperPlan, Duration), socket: PathBuf, shared: Arc<Shared>) -> Supervisor {
-        Supervisor { image: plan.image.clone(), socket, gives_up: plan.gives_up.clone(), limit, shared }
+        let HelperPlan { image, gives_up, fails_after, .. } = plan.clone();
+        Supervisor { image, socket, gives_up, limit, fails_after, shared }
     }
 
     /// Supervises until the handle is dropped, or the image cannot be served any more. The result of the first opening
@@ -95,7 +96,8 @@ impl Supervisor {
                     reason.unwrap_or_else(|| "it crashed or was killed".to_owned())
                 }
                 Outcome::NotServed(error) => {
-                    if failing_since.get_or_insert_with(Instant::now).elapsed() >= FAILURE_AFTER {
+                    let failing_for = failing_since.get_or_insert_with(Instant::now).elapsed();
+                    if self.fails_after.is_some_and(|fails_after| failing_for >= fails_after) {
                         self.shared.set_failure(Some(error.clone()));
                         self.shared.fail_order(error.clone());
                     }

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
 use lab::scenario::test_bed::Plan;
 use lab::scenario::{Phase, Setup};
 use lab::workload::address_space::AddressSpace;
 use lab::workload::{Completion, Job, RunningJobs};
+use nbd_client::{NbdDisk, NbdOptions, NbdTarget};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Nanos, Seam};
 

@@ -2,20 +2,12 @@
 
 mod datastore;
 mod dispatch;
-mod forward;
-pub mod nbd;
 mod pool_member;
 
-use std::ops::Range;
-
+use nbd_client::NbdDisk;
 use pool::PoolDisk;
 use seam::model::ModelledDisk;
-use seam::{
-    AllocationExtent, ContentKey, Disk, DiskError, DiskResult, Geometry, Lineage, Nanos, Piece, PieceMut, Seam,
-};
-
-use self::forward::forward_to_variants;
-use self::nbd::NbdDisk;
+use seam::{Seam, forward_to_variants};
 
 pub use datastore::{Datastore, DatastoreStats, Episode, IoSlot, MemberStats, ReservationError};
 pub use dispatch::{Cause, DestageDemand, Dispatch, Op, Permit};

@@ -1,13 +1,7 @@
 //! A group of a pool on modelled hardware: a simulated disk, or a window of a modelled array.
 
-use std::ops::Range;
-
 use seam::model::ModelledDisk;
-use seam::{
-    AllocationExtent, ContentKey, Disk, DiskError, DiskResult, Geometry, Lineage, Nanos, Piece, PieceMut, Seam,
-};
-
-use super::forward::forward_to_variants;
+use seam::{Seam, forward_to_variants};
 
 /// A disk of a pool whose groups differ in kind.
 pub enum PoolMember<S: Seam> {

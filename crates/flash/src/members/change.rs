@@ -10,12 +10,13 @@ use crate::device::{Device, Durability, block_of};
 use crate::error::StoreError;
 use crate::format::FIRST_SEGMENT_BYTES;
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, Role, SUPERBLOCK_OFFSETS};
+use crate::member_disk::{LogPlacement, MemberDisk};
 use crate::membership::persist_membership;
 use crate::number::{MemberNo, Sequence};
 use crate::state::jobs::RunningJob;
 use crate::state::members::{MemberStatus, report};
 use crate::state::{Inner, State};
-use crate::succession::log_copies;
+use crate::succession::{log_copies, log_placement};
 use crate::superblocks::{read_superblock, was_used_apart};
 
 /// Blocks per write while the metadata area is erased.
@@ -39,13 +40,25 @@ pub fn member_entry<S: Seam>(inner: &Inner<S>, member: MemberNo) -> Result<Membe
 /// Checks a new device and marks it as resyncing, under a free number.
 pub async fn prepare<S: Seam>(
     inner: &Rc<Inner<S>>,
-    disk: S::Disk,
+    disk: MemberDisk<S>,
     role: Role,
     force: bool,
 ) -> Result<Device<S>, StoreError> {
     let mut device: Device<S> = Device::new(MemberNo(0), disk);
     if is_member(inner, &device.disk) {
         return Err(StoreError::Refused(format!("{} is a member of the store already", device.name())));
+    }
+    let placement = log_placement(&inner.state.borrow());
+    match (placement, role, &device.disk) {
+        (LogPlacement::Mirrored, _, MemberDisk::Image(_)) => {
+            let reason = "an image carries the log of a new store only";
+            return Err(StoreError::Refused(format!("{} cannot join: {reason}", device.name())));
+        }
+        (LogPlacement::Image, _, MemberDisk::Image(_)) | (LogPlacement::Image, Role::Log, _) => {
+            let reason = "the log lies on one image, and stays there";
+            return Err(StoreError::Refused(format!("{} cannot join: {reason}", device.name())));
+        }
+        (LogPlacement::Mirrored | LogPlacement::Image, _, MemberDisk::Local(_)) => {}
     }
     let mut own_superblock = inner.state.borrow().superblock.clone();
     let min_bytes = FIRST_SEGMENT_BYTES

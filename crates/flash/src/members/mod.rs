@@ -16,23 +16,23 @@ use std::rc::Rc;
 
 use seam::{Disk, Seam};
 
-use crate::create::LOG_MEMBERS;
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::superblock::{MemberState, Role};
+use crate::member_disk::MemberDisk;
 use crate::membership::remove_members;
 use crate::number::MemberNo;
 use crate::pages::relocate::{has_pages, relocate};
 use crate::pages::wait_loaded_if_begun;
 use crate::state::Inner;
 use crate::state::jobs::{JobKind, RunningJob};
-use crate::succession::{Succession, find_successor, log_copies, needs_take_over, succession};
+use crate::succession::{Succession, find_successor, log_copies, log_placement, needs_take_over, succession};
 use change::Change;
 
 pub use resync::{copy_blocks, keep_buffers};
 
 /// Adds a device: to the log if that has fewer than two copies, otherwise for only pages. Returns its number.
-pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> Result<MemberNo, StoreError> {
+pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: MemberDisk<S>, force: bool) -> Result<MemberNo, StoreError> {
     let running = RunningJob::begin(inner, JobKind::Add)?;
     let role = plan::role_of_added(inner);
     let device = change::prepare(inner, disk, role, force).await?;
@@ -48,13 +48,16 @@ pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: S::Disk, force: bool) -> R
 pub async fn replace<S: Seam>(
     inner: &Rc<Inner<S>>,
     old: MemberNo,
-    disk: S::Disk,
+    disk: MemberDisk<S>,
     force: bool,
 ) -> Result<MemberNo, StoreError> {
     let running = RunningJob::begin(inner, JobKind::Replace)?;
     let entry = change::member_entry(inner, old)?;
     let role = plan::role_of_replacement(inner, old, &entry);
-    let copies_min = log_copies(&inner.state.borrow(), None).min(LOG_MEMBERS);
+    let copies_min = {
+        let state = inner.state.borrow();
+        log_copies(&state, None).min(log_placement(&state).copies())
+    };
     let device = change::prepare(inner, disk, role, force).await?;
     running.set_member(device.member);
     wait_loaded_if_begun(inner).await;
@@ -123,8 +126,11 @@ pub async fn remove<S: Seam>(
         // Another member may have failed meanwhile.
         joining = successor_of(inner, member, allow_single_copy)?;
     }
-    let copies = log_copies(&inner.state.borrow(), None);
-    let copies_min = copies.min(if allow_single_copy { 1 } else { LOG_MEMBERS });
+    let copies_min = {
+        let state = inner.state.borrow();
+        let copies_wanted = if allow_single_copy { 1 } else { log_placement(&state).copies() };
+        log_copies(&state, None).min(copies_wanted)
+    };
     change::apply(&running, Change { joining, leaving: Some(member), copies_min }).await.map(drop)
 }
 
@@ -176,7 +182,7 @@ async fn take_over<S: Seam>(inner: Rc<Inner<S>>) {
 }
 
 /// True when a member in service has this disk's identity.
-fn is_member<S: Seam>(inner: &Inner<S>, disk: &S::Disk) -> bool {
+fn is_member<S: Seam>(inner: &Inner<S>, disk: &MemberDisk<S>) -> bool {
     let state = inner.state.borrow();
     let serves = |device: &Device<S>| state.superblock.members[device.member.index()].state == MemberState::InService;
     state.devices.iter().any(|device| serves(device) && device.disk.identity() == disk.identity())

@@ -3,7 +3,7 @@
 use seam::Seam;
 
 use super::change;
-use crate::create::{LOG_MEMBERS, segments_within};
+use crate::create::segments_within;
 use crate::error::StoreError;
 use crate::format::superblock::{MemberEntry, Role};
 use crate::number::MemberNo;
@@ -11,16 +11,18 @@ use crate::pages::SlotRoom;
 use crate::pages::relocate::{has_pages, pages_without_room};
 use crate::pages::segment_lending::{MemberChange, slot_room};
 use crate::state::Inner;
-use crate::succession::log_copies;
+use crate::succession::{log_copies, log_placement};
 
 /// The role of a device that is added.
 pub fn role_of_added<S: Seam>(inner: &Inner<S>) -> Role {
-    if inner.log_devices().len() < LOG_MEMBERS { Role::Log } else { Role::Pages }
+    let copies = log_placement(&inner.state.borrow()).copies();
+    if inner.log_devices().len() < copies { Role::Log } else { Role::Pages }
 }
 
 /// The role of the device that replaces the member `old` with this entry.
 pub fn role_of_replacement<S: Seam>(inner: &Inner<S>, old: MemberNo, entry: &MemberEntry) -> Role {
-    let joins_log = entry.role == Role::Log && log_copies(&inner.state.borrow(), Some(old)) < LOG_MEMBERS;
+    let state = inner.state.borrow();
+    let joins_log = entry.role == Role::Log && log_copies(&state, Some(old)) < log_placement(&state).copies();
     if joins_log { Role::Log } else { Role::Pages }
 }
 

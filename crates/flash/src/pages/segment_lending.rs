@@ -18,6 +18,7 @@ use crate::number::{MemberNo, MemberSegment, SegmentNo};
 use crate::page_map::PageState;
 use crate::page_map::table::{SlotId, SlotPhase};
 use crate::state::{Inner, State};
+use crate::succession::members_without_pages;
 use task_sync::{BoxFuture, join};
 
 /// The log keeps 1/32 of the segments that it shares with the pages in reserve.
@@ -117,7 +118,9 @@ pub fn slot_room<S: Seam>(inner: &Inner<S>, state: &PageState<S>, change: Member
         Role::Log => u64::from(lendable) + u64::from(segments.saturating_sub(log_end)),
         Role::Pages => u64::from(segments.saturating_sub(superblock.journal_segments())),
     };
-    let stays = |member: MemberNo| superblock.serves(member) && leaving != Some(member);
+    let without_pages = members_without_pages(&store);
+    let stays =
+        |member: MemberNo| superblock.serves(member) && leaving != Some(member) && !without_pages.contains(&member);
     let staying = superblock.numbered_members().filter(|(member, _)| stays(*member));
     let members = staying.map(|(_, entry)| (entry.role, entry.segments)).chain(joining);
     SlotRoom {

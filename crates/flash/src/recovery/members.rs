@@ -6,6 +6,7 @@ use crate::create::{SEGMENTS_MIN, segments_of};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::superblock::{MemberState, Superblock};
+use crate::member_disk::MemberDisk;
 use crate::number::MemberNo;
 use crate::recovery::OpenOptions;
 use crate::superblocks::{identity, own_entry, read_superblock, was_used_apart};
@@ -27,7 +28,7 @@ pub struct Members<S: Seam> {
 /// Reads the superblocks of `disks` and classifies the devices.
 pub async fn find_members<S: Seam>(
     seam: &S,
-    disks: &[S::Disk],
+    disks: &[MemberDisk<S>],
     options: OpenOptions,
 ) -> Result<Members<S>, StoreError> {
     let mut candidates: Vec<(Device<S>, Superblock)> = Vec::new();

@@ -28,6 +28,7 @@ use crate::format::journal::JOURNAL_AT;
 use crate::format::superblock::{MemberState, Ownership, Superblock};
 use crate::format::{Uuid, newer_metadata};
 use crate::hang::start_watch;
+use crate::member_disk::MemberDisk;
 use crate::members::start_take_over;
 use crate::membership::{Failure, SPARE_BLOCKS, failures_of, remove_members, write_superblocks};
 use crate::number::{SegmentNo, Sequence, StoreGeneration};
@@ -40,6 +41,7 @@ use crate::state::members::{MemberStatus, report};
 use crate::state::retirements::Retirements;
 use crate::state::scrub::Scrub;
 use crate::state::{BackgroundTasks, Inner, State};
+use crate::succession::members_without_pages;
 use chain::LogChain;
 use members::Members;
 use task_sync::{BoxFuture, TaskMutex, join};
@@ -66,7 +68,7 @@ pub struct OpenOptions {
 /// Opens a store. Returns its state and the live records of its log.
 pub async fn open<S: Seam>(
     seam: &S,
-    disks: &[S::Disk],
+    disks: &[MemberDisk<S>],
     options: OpenOptions,
 ) -> Result<(Rc<Inner<S>>, Vec<Recovered>), StoreError> {
     let members = members::find_members::<S>(seam, disks, options).await?;
@@ -219,11 +221,12 @@ fn new_inner<S: Seam>(
         jobs: Jobs::default(),
         copy_buffers: Vec::new(),
     };
-    let pages = RefCell::new(PageState::new(&state.superblock, chain.page_segment_generations.clone()));
+    let mut pages = PageState::new(&state.superblock, chain.page_segment_generations.clone());
+    pages.closed_members = members_without_pages(&state);
     Rc::new_cyclic(|me| Inner {
         seam: seam.clone(),
         state: RefCell::new(state),
-        pages,
+        pages: RefCell::new(pages),
         batch_lock: TaskMutex::default(),
         superblock_lock: TaskMutex::default(),
         me: me.clone(),

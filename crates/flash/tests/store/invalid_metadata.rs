@@ -2,14 +2,14 @@
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::{SUPERBLOCK_OFFSETS, Superblock};
-use flash::{BootEpoch, CommitNo, OpenOptions, Sequence, StoreError, StoreGeneration, inspect};
-use seam::sim::{SimDisk, SimSeam};
+use flash::{BootEpoch, CommitNo, MemberDisk, OpenOptions, Sequence, StoreError, StoreGeneration, inspect};
+use seam::sim::SimSeam;
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, Seam};
 
 use crate::world::{NAMES, SMALL, disks, formatted};
 
 /// Changes both superblocks of a device.
-async fn rewrite_superblock(seam: &SimSeam, disk: &SimDisk, change: fn(&mut Superblock)) {
+async fn rewrite_superblock(seam: &SimSeam, disk: &MemberDisk<SimSeam>, change: fn(&mut Superblock)) {
     for at in SUPERBLOCK_OFFSETS {
         let buffer = Piece::whole(seam.alloc().expect("the pool has a free buffer"));
         let (result, mut pieces) = disk.read(at, vec![buffer]).await;

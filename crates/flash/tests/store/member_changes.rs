@@ -7,7 +7,8 @@ use std::rc::Rc;
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::Role;
 use flash::{
-    MemberNo, MemberReport, MemberStatus, OpenOptions, PageNo, Recovered, Sabotage, Store, StoreError, VolumeId,
+    MemberDisk, MemberNo, MemberReport, MemberStatus, OpenOptions, PageNo, Recovered, Sabotage, Store, StoreError,
+    VolumeId,
 };
 use seam::sim::{DiskImages, Fault, Ops, Rng, Rule, SimDiskSpec, SimSeam, Timing, When, World};
 use seam::{BlockMut, Disk, Nanos, Seam};
@@ -117,7 +118,7 @@ impl Scenario {
         result
     }
 
-    async fn disk(&self, number: usize) -> <SimSeam as Seam>::Disk {
+    async fn disk(&self, number: usize) -> MemberDisk<SimSeam> {
         disks(&self.seam, &ALL[number..=number]).await.pop().expect("one disk was opened")
     }
 

@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use flash::format::FIRST_SEGMENT_BYTES;
-use flash::{JobKind, MemberNo, OpenOptions, PageNo, Pages, Sabotage, Store, StoreError, VolumeId};
-use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimDisk, SimDiskSpec, SimSeam, Stop, Timing, When, World};
+use flash::{JobKind, MemberDisk, MemberNo, OpenOptions, PageNo, Pages, Sabotage, Store, StoreError, VolumeId};
+use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimDiskSpec, SimSeam, Stop, Timing, When, World};
 use seam::{DiskOpen, Nanos, Seam};
 
 use crate::crash_points::{at_each_boundary, crashes};
@@ -34,7 +34,7 @@ fn bytes_of(segments: u64) -> u64 {
     FIRST_SEGMENT_BYTES + segments * PAGED.segment_bytes
 }
 
-async fn disk(seam: &SimSeam, number: usize) -> SimDisk {
+async fn disk(seam: &SimSeam, number: usize) -> MemberDisk<SimSeam> {
     disks(seam, &ALL[number..=number]).await.pop().expect("one disk was opened")
 }
 
@@ -514,6 +514,7 @@ async fn change_members(
                 let options = DiskOpen { path, create_bytes: None, read_only: false, lock_wait_ms: 10 };
                 // A device in use cannot be opened.
                 let Ok(new) = seam.open_disk(&options).await else { continue };
+                let new = MemberDisk::Local(new);
                 match action {
                     1 => store.add(new, true).await.map(drop),
                     _ => store.replace(member, new, true).await.map(drop),

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use flash::format::FIRST_SEGMENT_BYTES;
-use flash::{OpenOptions, Recovered, Sabotage, Store, StoreError};
+use flash::{MemberDisk, OpenOptions, Recovered, Sabotage, Store, StoreError};
 use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimDiskSpec, SimSeam, Timing, When, World};
 use seam::{DiskOpen, Nanos, Seam};
 
@@ -127,6 +127,7 @@ async fn change_members(seam: SimSeam, store: Store<SimSeam>, seed: u64) {
                 store.cancel_job();
             });
         }
+        let new = MemberDisk::Local(new);
         // Refusals are fine: an existing member, the last copy, another change in progress.
         let _ = match rng.below(3) {
             0 => store.add(new, rng.coin()).await.map(drop),

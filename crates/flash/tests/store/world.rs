@@ -4,8 +4,8 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 
 use flash::format::FIRST_SEGMENT_BYTES;
-use flash::{FormatOptions, OpenOptions, Recovered, Store, StoreError};
-use seam::sim::{DiskImages, SimDisk, SimDiskSpec, SimSeam, TaskOrder, Timing, World, WorldSpec};
+use flash::{FormatOptions, MemberDisk, OpenOptions, Recovered, Store, StoreError};
+use seam::sim::{DiskImages, SimDiskSpec, SimSeam, TaskOrder, Timing, World, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
 /// Names of the devices that carry the log.
@@ -87,11 +87,11 @@ pub async fn read_across<R>(reading: impl Future<Output = R>, writing: impl Futu
 }
 
 /// Opens devices by name.
-pub async fn disks(seam: &SimSeam, names: &[&str]) -> Vec<SimDisk> {
+pub async fn disks(seam: &SimSeam, names: &[&str]) -> Vec<MemberDisk<SimSeam>> {
     let mut disks = Vec::new();
     for name in names {
         let options = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 10 };
-        disks.push(seam.open_disk(&options).await.expect("the device exists"));
+        disks.push(MemberDisk::Local(seam.open_disk(&options).await.expect("the device exists")));
     }
     disks
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use engine::VolumeId;
-use flash::{DeviceContent, StoreError};
+use flash::{DeviceContent, MemberDisk, StoreError};
 use seam::DiskOpen;
 use seam::real::{PATH_TIMEOUT, PathCall, PathHung, RealCoreSpec, RealDisk, RealSeam, run_core};
 use state::{State, show_uuid, show_volume_id};
@@ -110,9 +110,9 @@ fn look_up(path: &Path, decide: fn(io::Result<Metadata>) -> bool) -> Result<bool
     PathCall::start(path, move |_| decide(std::fs::metadata(&looked_up))).wait(PATH_TIMEOUT)
 }
 
-async fn open(seam: &RealSeam, path: &Path) -> seam::DiskResult<RealDisk> {
+async fn open(seam: &RealSeam, path: &Path) -> seam::DiskResult<MemberDisk<RealSeam>> {
     let open = DiskOpen { path: path.to_owned(), create_bytes: None, read_only: true, lock_wait_ms: LOCK_WAIT_MS };
-    RealDisk::open_within(seam, &open, PATH_TIMEOUT).await
+    RealDisk::open_within(seam, &open, PATH_TIMEOUT).await.map(MemberDisk::Local)
 }
 
 /// Reads on a thread of its own, because a device may open and then not answer.

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use engine::VolumeId;
-use flash::{DeviceFindings, Inspection, MemberState, RecoveredContent, Role, StoreError};
+use flash::{DeviceFindings, Inspection, MemberDisk, MemberState, RecoveredContent, Role, StoreError};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Block, DiskOpen, Seam};
 use serde::Serialize;
@@ -134,7 +134,7 @@ async fn inspect_on_core(seam: RealSeam, paths: Vec<PathBuf>, to: Option<PathBuf
         let open = DiskOpen { path: path.clone(), create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
         match seam.open_disk(&open).await {
             Ok(disk) => {
-                disks.push(disk);
+                disks.push(MemberDisk::Local(disk));
                 opened.push(path);
             }
             Err(error) => unopened.push(DeviceReport { problem: Some(error.to_string()), ..empty_report(path) }),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use config::PoolConfig;
-use flash::DeviceContent;
+use flash::{DeviceContent, MemberDisk};
 use pool::{ExportPlan, GroupContent, MetadataRange, Pool, PoolError, read_group_content};
 use seam::real::RealSeam;
 use seam::{Disk, DiskOpen, Seam};
@@ -58,7 +58,7 @@ async fn check_other_target(seam: &RealSeam, target: &Path, size_bytes: u64) -> 
     if read_group_content(seam, &disk).await != GroupContent::NoGroup {
         return refused("it is a device of a pool; name all devices of this pool in the configuration".to_owned());
     }
-    match flash::read_device_content(seam, &disk).await {
+    match flash::read_device_content(seam, &MemberDisk::Local(disk)).await {
         DeviceContent::NoStore => Ok(()),
         DeviceContent::Store(..) => refused("it has a flash store".to_owned()),
         DeviceContent::Unknown(reason) => refused(reason),

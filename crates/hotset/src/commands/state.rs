@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use engine::VolumeId;
-use flash::{BlockNo, StoreError, SuperblockSummary};
+use flash::{BlockNo, MemberDisk, StoreError, SuperblockSummary};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{DiskOpen, Seam};
 use serde_json::json;
@@ -202,7 +202,7 @@ async fn read_inventory(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInv
         let open = DiskOpen { path: path.clone(), create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
         match seam.open_disk(&open).await {
             Ok(disk) => {
-                disks.push(disk);
+                disks.push(MemberDisk::Local(disk));
                 opened.push(path);
             }
             Err(error) => warnings.push(error.to_string()),

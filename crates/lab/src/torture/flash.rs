@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use engine::Core;
-use flash::{FormatOptions, OpenOptions, Store};
+use flash::{FormatOptions, MemberDisk, OpenOptions, Store};
 use seam::sim::{Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, World, WriteCache};
 use seam::{DiskOpen, Geometry, Nanos, Seam};
 
@@ -117,7 +117,7 @@ impl FlashOptions {
         for device in 0..self.devices {
             let path = FlashOptions::path(device);
             let open = DiskOpen { path, create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
-            disks.push(seam.open_disk(&open).await.map_err(|error| error.to_string())?);
+            disks.push(MemberDisk::Local(seam.open_disk(&open).await.map_err(|error| error.to_string())?));
         }
         if first {
             let options = FormatOptions { segment_bytes: Some(self.segment_bytes), ..FormatOptions::default() };

@@ -11,7 +11,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use engine::{Core, CoreSpec, Volume};
-use flash::{FormatOptions, OpenOptions, Store};
+use flash::{FormatOptions, MemberDisk, OpenOptions, Store};
 use seam::sim::{CrashMode, DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec, WriteCache};
 use seam::{Nanos, SECTORS_PER_BLOCK, Seam};
 
@@ -253,7 +253,7 @@ fn set_up(options: &HangOptions) -> (Fixture, Vec<Rc<TestVolume>>) {
             let disk = SimDiskSpec::new(MIB + segments * SEGMENT_BYTES);
             fixture.add_disk(device, SimDiskSpec { timing, cache: WriteCache::Volatile, ..disk });
         }
-        let disks = FLASH_DEVICES.map(|device| fixture.open(device));
+        let disks = FLASH_DEVICES.map(|device| MemberDisk::Local(fixture.open(device)));
         let format = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..FormatOptions::default() };
         fixture.world.block_on(Store::format(&fixture.seam, &disks, format)).expect("healthy devices can be formatted");
     }
@@ -288,7 +288,7 @@ fn fixture(seed: u64) -> Fixture {
 /// Opens the log, if any, and attaches the volumes with their dirty data from it.
 fn attach_volumes(fixture: &Fixture, options: &HangOptions) -> Vec<Volume<SimSeam>> {
     if options.segments.is_some() {
-        let disks = FLASH_DEVICES.map(|device| fixture.open(device));
+        let disks = FLASH_DEVICES.map(|device| MemberDisk::Local(fixture.open(device)));
         let opened = fixture.world.block_on(Store::open(&fixture.seam, &disks, OpenOptions::default()));
         let (store, recovered) = opened.expect("one copy of the log is intact");
         fixture.core.open_log(store, recovered);

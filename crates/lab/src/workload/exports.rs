@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::workload::address_space::AddressSpace;
 use crate::workload::{Access, RequestTarget};
-use engine::backing::nbd::NbdDisk;
+use nbd_client::NbdDisk;
 use seam::real::RealSeam;
 use seam::{BLOCK_BYTES, BlockMut, Disk, Nanos, Piece, PieceMut, SECTOR_BYTES, Seam};
 

@@ -6,9 +6,9 @@ use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
 
-use engine::backing::nbd::{Change, DedicatedServer, NbdDisk, NbdOptions, NbdTarget};
 use engine::{Backing, ByteOffset, Core, CoreSpec, RequestError, VolumeId, VolumeProblem, VolumeSpec, WriteFlags};
 use nbd::{Options, Server};
+use nbd_client::{Change, DedicatedServer, NbdDisk, NbdOptions, NbdTarget};
 use seam::sim::{Fault, Ops, Rule, SimSeam, When, World};
 use seam::{BLOCK_BYTES, Disk, DiskError, Lineage, Nanos, Piece, PieceMut, Seam};
 

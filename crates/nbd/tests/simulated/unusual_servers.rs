@@ -1,7 +1,7 @@
 //! The NBD client as a disk, against slow servers and servers whose export changes.
 
-use engine::backing::nbd::{NbdDisk, NbdOptions};
 use nbd::{Options, Server};
+use nbd_client::{NbdDisk, NbdOptions};
 use seam::sim::{Latency, SimDiskSpec, Timing, World, WorldSpec};
 use seam::{BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 

@@ -8,7 +8,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Directories that this rule checks.
-const CHECKED_DIRECTORIES: [&str; 13] = [
+const CHECKED_DIRECTORIES: [&str; 14] = [
     "crates/connection/src/",
     "crates/engine/src/",
     "crates/flash/src/",
@@ -16,6 +16,7 @@ const CHECKED_DIRECTORIES: [&str; 13] = [
     "crates/iscsi/src/",
     "crates/iscsi-protocol/src/",
     "crates/nbd/src/",
+    "crates/nbd-client/src/",
     "crates/nbd-protocol/src/",
     "crates/pool/src/",
     "crates/qos/src/",

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use flash::DeviceContent;
+use flash::{DeviceContent, MemberDisk};
 use messages::report::{PoolDrainReport, PoolReport};
 use messages::{ErrorKind, Failure};
 use pool::{DrainReport, GroupNo, GroupReport, MemberState, PoolDisk, PoolError, TierNo, VolumeId};
@@ -147,7 +147,7 @@ impl OpenPool {
         let (path, force) = (&device.path, device.force);
         let number = self.tier_named(tier)?;
         let disk = self.open_device(path).await?;
-        match flash::read_device_content(&self.seam, &disk).await {
+        match flash::read_device_content(&self.seam, &MemberDisk::Local(disk.clone())).await {
             DeviceContent::NoStore => {}
             DeviceContent::Store(..) => {
                 let text = format!("{} holds a flash store of Hotset; specify a device with data", path.display());

@@ -6,10 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::Mutex;
 
-use engine::backing::nbd::{NbdDisk, NbdOptions, NbdTarget};
 use engine::{Histogram, LatencySummary};
 use lab::workload::address_space::{AddressSpace, Layout};
 use lab::workload::{Completion, RunningJobs, Spec, Step};
+use nbd_client::{NbdDisk, NbdOptions, NbdTarget};
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 use serde::Serialize;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use lab::workload::exports::Exports;
 use terminal::Failure;
 
-pub use engine::backing::nbd::NbdTargetError as TargetError;
+pub use nbd_client::NbdTargetError as TargetError;
 
 /// Memory for the data of requests in flight, at most.
 const POOL_BYTES_MAX: u64 = 1 << 30;

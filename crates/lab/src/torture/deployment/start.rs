@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use engine::evidence::{DestagedComparison, content_ids, samples_at};
 use engine::{Backing, BlockNo, Core, UnflushedLoss, VolumeId, VolumeSpec, WritePolicy};
-use flash::{FormatOptions, OpenOptions, Ownership, Sequence, Store, StoreError, StoreGeneration};
+use flash::{FormatOptions, MemberDisk, OpenOptions, Ownership, Sequence, Store, StoreError, StoreGeneration};
 use seam::sim::{SimDisk, SimSeam, World};
 use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 use state::{
@@ -213,7 +213,7 @@ async fn open_store(
     let mut disks = Vec::new();
     for name in &plan.devices {
         let open = DiskOpen { path: (*name).into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
-        disks.push(seam.open_disk(&open).await.map_err(|error| error.to_string())?);
+        disks.push(MemberDisk::Local(seam.open_disk(&open).await.map_err(|error| error.to_string())?));
     }
     let options = OpenOptions { accept_missing: disks.len() == 1, ..OpenOptions::default() };
     if disks.is_empty() {
@@ -394,7 +394,7 @@ async fn rebuild(deployment: &mut Deployment, seam: &SimSeam, plan: &Plan) -> Re
     let mut disks = Vec::new();
     for name in &plan.devices {
         let open = DiskOpen { path: (*name).into(), create_bytes: None, read_only: true, lock_wait_ms: 1_000 };
-        disks.push(seam.open_disk(&open).await.map_err(|error| error.to_string())?);
+        disks.push(MemberDisk::Local(seam.open_disk(&open).await.map_err(|error| error.to_string())?));
     }
     let (devices, Ok(inspection)) = flash::inspect(seam, &disks).await else { return Ok(()) };
     let superblocks = devices.iter().filter_map(|device| device.superblock.as_ref().ok());

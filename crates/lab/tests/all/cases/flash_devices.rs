@@ -5,9 +5,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
-use flash::{FormatOptions, MemberNo, MemberStatus, OpenOptions, Store, StoreError, StoreGeneration};
+use flash::{FormatOptions, MemberDisk, MemberNo, MemberStatus, OpenOptions, Store, StoreError, StoreGeneration};
 use lab::fixture::{Fixture, read, write};
-use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
+use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
 use seam::{Disk, DiskOpen, Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
@@ -19,9 +19,9 @@ fn spec(seed: u64) -> WorldSpec {
     WorldSpec { blocks: 4096, ..WorldSpec::new(seed) }
 }
 
-async fn disk(seam: &SimSeam, name: &str) -> SimDisk {
+async fn disk(seam: &SimSeam, name: &str) -> MemberDisk<SimSeam> {
     let open = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
-    seam.open_disk(&open).await.expect("the disk exists")
+    MemberDisk::Local(seam.open_disk(&open).await.expect("the disk exists"))
 }
 
 /// Opens the log on the member devices among `names`, and attaches the volume.

@@ -7,9 +7,9 @@ use std::task::Poll;
 use nbd_protocol::{Command, Request};
 use seam::{BufferedReader, Gather, Seam, StreamReader, StreamWriter};
 
-use super::negotiate::ExportInfo;
-use super::request_table::Operation;
-use super::shared::SharedConnection;
+use crate::negotiate::ExportInfo;
+use crate::request_table::Operation;
+use crate::shared::SharedConnection;
 
 /// Bytes of requests sent in one call.
 const SEND_BYTES: usize = 1 << 20;
@@ -20,15 +20,15 @@ const SEND_BYTES: usize = 1 << 20;
 const SLOW_FACTOR: u32 = 10;
 
 /// A connection after the handshake.
-pub(super) struct Link<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> {
-    pub(super) incoming: BufferedReader<S, R>,
-    pub(super) writer: W,
-    pub(super) export_info: ExportInfo,
+pub struct Link<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> {
+    pub incoming: BufferedReader<S, R>,
+    pub writer: W,
+    pub export_info: ExportInfo,
 }
 
 impl<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> Link<S, R, W> {
     /// Runs until the connection is lost or no longer needed.
-    pub(super) async fn run(self, shared: &SharedConnection<S>) {
+    pub async fn run(self, shared: &SharedConnection<S>) {
         let Link { mut incoming, writer, export_info } = self;
         let mut replies = pin!(shared.receive_until_lost(&mut incoming, &export_info));
         let mut requests = pin!(shared.send_requests(writer));

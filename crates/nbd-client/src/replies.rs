@@ -7,16 +7,16 @@ use nbd_protocol::reply::{parse_data_offset, parse_error, parse_hole, parse_stat
 use nbd_protocol::{ChunkKind, Errno, ProtocolError, ReplyHeader, Step, flags};
 use seam::{AllocationExtent, BufferedReader, DiskError, SECTOR_BYTES, Seam, StreamReader};
 
-use super::negotiate::ExportInfo;
-use super::request_table::{OpenRequest, Operation};
-use super::shared::SharedConnection;
+use crate::negotiate::ExportInfo;
+use crate::request_table::{OpenRequest, Operation};
+use crate::shared::SharedConnection;
 
 /// Bytes of the offset at the start of a data chunk's payload.
 const DATA_OFFSET_BYTES: usize = 8;
 
 /// Why a connection cannot be used any longer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ConnectionError {
+pub enum ConnectionError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -27,7 +27,7 @@ pub(super) enum ConnectionError {
 
 impl<S: Seam> SharedConnection<S> {
     /// Receives replies until the connection is lost.
-    pub(super) async fn receive_until_lost<R: StreamReader<S>>(
+    pub async fn receive_until_lost<R: StreamReader<S>>(
         &self,
         incoming: &mut BufferedReader<S, R>,
         export_info: &ExportInfo,

@@ -7,42 +7,42 @@ use std::task::{Context, Waker};
 use nbd_protocol::flags;
 use seam::{DiskError, DiskResult, PendingRequests, PieceMut, Seam};
 
-use super::negotiate::ExportInfo;
-use super::request_table::{OpenRequest, Operation, RequestTable};
-use super::{DedicatedServer, NbdOptions, NbdTarget};
+use crate::negotiate::ExportInfo;
+use crate::request_table::{OpenRequest, Operation, RequestTable};
+use crate::{DedicatedServer, NbdOptions, NbdTarget};
 
 /// State shared by the handles and the connection's task.
-pub(super) struct SharedConnection<S: Seam> {
-    pub(super) seam: S,
-    pub(super) target: NbdTarget,
-    pub(super) options: NbdOptions,
+pub struct SharedConnection<S: Seam> {
+    pub seam: S,
+    pub target: NbdTarget,
+    pub options: NbdOptions,
     /// The server, if it serves this disk alone.
-    pub(super) server: Option<Box<dyn DedicatedServer>>,
-    pub(super) export_info: Cell<ExportInfo>,
-    pub(super) connection_epoch: Cell<u64>,
-    pub(super) request_table: RefCell<RequestTable<S>>,
-    pub(super) pending: PendingRequests,
+    pub server: Option<Box<dyn DedicatedServer>>,
+    pub export_info: Cell<ExportInfo>,
+    pub connection_epoch: Cell<u64>,
+    pub request_table: RefCell<RequestTable<S>>,
+    pub pending: PendingRequests,
     /// The error of all requests after a connection loss of longer than [`NbdOptions::reconnect_timeout`].
-    pub(super) failure: RefCell<Option<DiskError>>,
+    pub failure: RefCell<Option<DiskError>>,
     /// The last handle was dropped.
-    pub(super) closing: Cell<bool>,
+    pub closing: Cell<bool>,
     /// The server has refused a fast zero request.
-    pub(super) fast_zero_refused: Cell<bool>,
+    pub fast_zero_refused: Cell<bool>,
     /// Number of receives from the socket.
-    pub(super) receives: Cell<u64>,
-    pub(super) waker: RefCell<Option<Waker>>,
+    pub receives: Cell<u64>,
+    pub waker: RefCell<Option<Waker>>,
 }
 
 impl<S: Seam> SharedConnection<S> {
     /// Wakes the connection's task.
-    pub(super) fn wake(&self) {
+    pub fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
     }
 
     /// Stores the waker of the connection's task.
-    pub(super) fn register(&self, context: &Context<'_>) {
+    pub fn register(&self, context: &Context<'_>) {
         let mut waker = self.waker.borrow_mut();
         match &*waker {
             Some(known) if known.will_wake(context.waker()) => (),
@@ -51,18 +51,18 @@ impl<S: Seam> SharedConnection<S> {
     }
 
     /// Counts a receive.
-    pub(super) fn record_receive(&self) {
+    pub fn record_receive(&self) {
         self.receives.set(self.receives.get() + 1);
     }
 
     /// Number of receives.
-    pub(super) fn receive_count(&self) -> u64 {
+    pub fn receive_count(&self) -> u64 {
         self.receives.get()
     }
 
     /// Records the loss of the connection: unflushed writes may be lost too. Returns true if there are writes or zero
     /// requests to repeat.
-    pub(super) fn record_loss(&self) -> bool {
+    pub fn record_loss(&self) -> bool {
         self.connection_epoch.set(self.connection_epoch.get() + 1);
         let flushes = self.request_table.borrow_mut().restart();
         for flush in flushes {
@@ -73,7 +73,7 @@ impl<S: Seam> SharedConnection<S> {
 
     /// Accepts the server after a reconnect, if its export is the same and can take the waiting requests; else returns
     /// the reason.
-    pub(super) fn accept(&self, new: ExportInfo) -> DiskResult<()> {
+    pub fn accept(&self, new: ExportInfo) -> DiskResult<()> {
         let old = self.export_info.get();
         let longest = self.request_table.borrow().longest_data();
         let reason = if new.size_bytes < old.size_bytes {
@@ -92,14 +92,14 @@ impl<S: Seam> SharedConnection<S> {
     }
 
     /// Fails all open requests, and all later ones until the server is back.
-    pub(super) fn fail_all(&self, error: &DiskError) {
+    pub fn fail_all(&self, error: &DiskError) {
         *self.failure.borrow_mut() = Some(error.clone());
         let requests = self.request_table.borrow_mut().take_all();
         requests.iter().for_each(|request| request.finish(Err(error.clone())));
     }
 
     /// Queues a request, or fails it at once after a long connection loss.
-    pub(super) fn submit(
+    pub fn submit(
         &self,
         operation: Operation<S>,
         at: u64,
@@ -119,27 +119,27 @@ impl<S: Seam> SharedConnection<S> {
     }
 
     /// True if the disk is closing, and its server ends with it.
-    pub(super) fn is_abandoned(&self) -> bool {
+    pub fn is_abandoned(&self) -> bool {
         self.closing.get() && self.server.is_some()
     }
 
     /// Why no request can ever succeed again.
-    pub(super) fn lost(&self) -> Option<&DiskError> {
+    pub fn lost(&self) -> Option<&DiskError> {
         self.server.as_ref().and_then(|server| server.lost())
     }
 
     /// True if the export has this transmission flag.
-    pub(super) fn has_flag(&self, flag: u16) -> bool {
+    pub fn has_flag(&self, flag: u16) -> bool {
         self.export_info.get().flags & flag != 0
     }
 
     /// True if the server supports fast zero requests and has not refused one.
-    pub(super) fn may_zero_fast(&self) -> bool {
+    pub fn may_zero_fast(&self) -> bool {
         self.has_flag(flags::SEND_WRITE_ZEROES) && self.has_flag(flags::SEND_FAST_ZERO) && !self.fast_zero_refused.get()
     }
 
     /// Fails if the export or the options forbid writes.
-    pub(super) fn check_writable(&self) -> DiskResult<()> {
+    pub fn check_writable(&self) -> DiskResult<()> {
         let read_only = self.options.read_only || self.has_flag(flags::READ_ONLY);
         if read_only { Err(DiskError::ReadOnly) } else { Ok(()) }
     }

@@ -18,7 +18,7 @@ const EXPORT_NAME_PADDING_BYTES: usize = 124;
 
 /// Why an export could not be reached.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NegotiateError {
+pub enum NegotiateError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
@@ -35,23 +35,23 @@ pub(super) enum NegotiateError {
 
 /// Properties of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ExportInfo {
-    pub(super) size_bytes: u64,
-    pub(super) flags: u16,
+pub struct ExportInfo {
+    pub size_bytes: u64,
+    pub flags: u16,
     /// Smallest request: 512 or 4096.
-    pub(super) logical_block: u32,
+    pub logical_block: u32,
     /// Best alignment.
-    pub(super) preferred_block: u32,
+    pub preferred_block: u32,
     /// Longest read or write, a multiple of 4096.
-    pub(super) request_bytes_max: u32,
+    pub request_bytes_max: u32,
     /// The server sends structured replies (chunks).
-    pub(super) structured: bool,
+    pub structured: bool,
     /// The context id of `base:allocation` on this connection.
-    pub(super) allocation: Option<u32>,
+    pub allocation: Option<u32>,
 }
 
 /// Performs the handshake for `export`.
-pub(super) async fn negotiate<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
+pub async fn negotiate<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     incoming: &mut BufferedReader<S, R>,
     writer: &mut W,
     export: &str,

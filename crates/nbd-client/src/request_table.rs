@@ -9,10 +9,10 @@ use std::task::{Poll, Waker};
 use nbd_protocol::{Command, Request, command};
 use seam::{AllocationExtent, BlockMut, DiskError, DiskResult, PendingRequest, Piece, PieceMut, Seam};
 
-use super::coverage::Coverage;
+use crate::coverage::Coverage;
 
 /// Kind of request.
-pub(super) enum Operation<S: Seam> {
+pub enum Operation<S: Seam> {
     Read,
     Write(Vec<Piece<S::Block>>),
     Flush,
@@ -21,10 +21,10 @@ pub(super) enum Operation<S: Seam> {
 }
 
 /// One request, from the call to its reply, over as many connections as needed.
-pub(super) struct OpenRequest<S: Seam> {
-    pub(super) operation: Operation<S>,
-    pub(super) at: u64,
-    pub(super) len: u32,
+pub struct OpenRequest<S: Seam> {
+    pub operation: Operation<S>,
+    pub at: u64,
+    pub len: u32,
     /// A read's buffers.
     into: RefCell<Vec<PieceMut<S::BlockMut>>>,
     /// The parts of the answer that have arrived.
@@ -40,7 +40,7 @@ pub(super) struct OpenRequest<S: Seam> {
 
 impl<S: Seam> OpenRequest<S> {
     /// A request that is not answered yet; `pending` counts it until then.
-    pub(super) fn new(
+    pub fn new(
         operation: Operation<S>,
         at: u64,
         len: u32,
@@ -62,7 +62,7 @@ impl<S: Seam> OpenRequest<S> {
     }
 
     /// Waits for the answer.
-    pub(super) async fn wait(&self) -> DiskResult<()> {
+    pub async fn wait(&self) -> DiskResult<()> {
         poll_fn(|context| match self.result.take() {
             Some(result) => Poll::Ready(result),
             None => {
@@ -74,22 +74,22 @@ impl<S: Seam> OpenRequest<S> {
     }
 
     /// The buffers of a completed read.
-    pub(super) fn take_pieces(&self) -> Vec<PieceMut<S::BlockMut>> {
+    pub fn take_pieces(&self) -> Vec<PieceMut<S::BlockMut>> {
         self.into.take()
     }
 
     /// The extents of a completed status request.
-    pub(super) fn take_extents(&self) -> Vec<AllocationExtent> {
+    pub fn take_extents(&self) -> Vec<AllocationExtent> {
         self.extents.take()
     }
 
     /// Stores the extents of an answer.
-    pub(super) fn put_extents(&self, extents: Vec<AllocationExtent>) {
+    pub fn put_extents(&self, extents: Vec<AllocationExtent>) {
         *self.extents.borrow_mut() = extents;
     }
 
     /// True if this is a read and covers `len` bytes at `at` of the export.
-    pub(super) fn covers(&self, at: u64, len: u64) -> bool {
+    pub fn covers(&self, at: u64, len: u64) -> bool {
         let end = self.at + u64::from(self.len);
         matches!(self.operation, Operation::Read)
             && at >= self.at
@@ -97,12 +97,12 @@ impl<S: Seam> OpenRequest<S> {
     }
 
     /// Copies bytes of the export from `at` on to the buffers. The caller has checked [`OpenRequest::covers`].
-    pub(super) fn put(&self, at: u64, bytes: &[u8]) {
+    pub fn put(&self, at: u64, bytes: &[u8]) {
         self.each_piece(at, bytes.len(), |block, start, from, len| block.write_bytes(start, &bytes[from..from + len]));
     }
 
     /// Zeroes the buffers for `len` bytes from `at` on. The caller has checked [`OpenRequest::covers`].
-    pub(super) fn put_zeroes(&self, at: u64, len: usize) {
+    pub fn put_zeroes(&self, at: u64, len: usize) {
         self.each_piece(at, len, |block, start, _, len| block.zero(start, len));
     }
 
@@ -124,12 +124,12 @@ impl<S: Seam> OpenRequest<S> {
     }
 
     /// Records an error named by the answer; the first one counts.
-    pub(super) fn fail(&self, error: DiskError) {
+    pub fn fail(&self, error: DiskError) {
         self.reply_error.borrow_mut().get_or_insert(error);
     }
 
     /// Completes the request: its answer has ended.
-    pub(super) fn complete(&self) {
+    pub fn complete(&self) {
         let incomplete = matches!(self.operation, Operation::Read)
             && !self.received.borrow().is_whole(self.len as usize)
             || matches!(self.operation, Operation::Status) && self.extents.borrow().is_empty();
@@ -141,7 +141,7 @@ impl<S: Seam> OpenRequest<S> {
     }
 
     /// Passes the result to the waiting task.
-    pub(super) fn finish(&self, result: DiskResult<()>) {
+    pub fn finish(&self, result: DiskResult<()>) {
         *self.result.borrow_mut() = Some(result);
         self.pending.set(None);
         if let Some(waker) = self.waker.take() {
@@ -156,7 +156,7 @@ impl<S: Seam> OpenRequest<S> {
     }
 
     /// The request header for the wire.
-    pub(super) fn header(&self, cookie: u64) -> Request {
+    pub fn header(&self, cookie: u64) -> Request {
         let (command, flags) = match &self.operation {
             Operation::Read => (Command::Read, 0),
             Operation::Write(_) => (Command::Write, 0),
@@ -173,7 +173,7 @@ impl<S: Seam> OpenRequest<S> {
 }
 
 /// All unanswered requests, by cookie; a cookie is never reused.
-pub(super) struct RequestTable<S: Seam> {
+pub struct RequestTable<S: Seam> {
     next_cookie: u64,
     open: BTreeMap<u64, Rc<OpenRequest<S>>>,
     to_send: VecDeque<u64>,
@@ -187,53 +187,53 @@ impl<S: Seam> Default for RequestTable<S> {
 
 impl<S: Seam> RequestTable<S> {
     /// Queues a request under a new cookie.
-    pub(super) fn add(&mut self, request: Rc<OpenRequest<S>>) {
+    pub fn add(&mut self, request: Rc<OpenRequest<S>>) {
         self.open.insert(self.next_cookie, request);
         self.to_send.push_back(self.next_cookie);
         self.next_cookie += 1;
     }
 
     /// The next request to be sent.
-    pub(super) fn next_to_send(&mut self) -> Option<(u64, Rc<OpenRequest<S>>)> {
+    pub fn next_to_send(&mut self) -> Option<(u64, Rc<OpenRequest<S>>)> {
         let cookie = self.to_send.pop_front()?;
         let request = self.open.get(&cookie).expect("a request stays open until its reply, which follows its sending");
         Some((cookie, Rc::clone(request)))
     }
 
     /// True if a request waits to be sent.
-    pub(super) fn has_unsent(&self) -> bool {
+    pub fn has_unsent(&self) -> bool {
         !self.to_send.is_empty()
     }
 
     /// True if all requests are answered.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
     /// True if there is a flush or a zero request: its duration does not depend on its length alone.
-    pub(super) fn has_slow(&self) -> bool {
+    pub fn has_slow(&self) -> bool {
         self.open.values().any(|request| matches!(request.operation, Operation::Flush | Operation::Zero { .. }))
     }
 
     /// The cookie of the oldest request.
-    pub(super) fn oldest(&self) -> Option<u64> {
+    pub fn oldest(&self) -> Option<u64> {
         self.open.keys().next().copied()
     }
 
     /// A request that was sent and is not answered.
-    pub(super) fn get(&self, cookie: u64) -> Option<Rc<OpenRequest<S>>> {
+    pub fn get(&self, cookie: u64) -> Option<Rc<OpenRequest<S>>> {
         let is_unsent = self.to_send.front().is_some_and(|first| cookie >= *first);
         if is_unsent { None } else { self.open.get(&cookie).cloned() }
     }
 
     /// Removes an answered request.
-    pub(super) fn remove(&mut self, cookie: u64) {
+    pub fn remove(&mut self, cookie: u64) {
         self.open.remove(&cookie);
     }
 
     /// Prepares for the next connection: queues all requests except flushes to be sent again, in order of arrival.
     /// Returns the flushes.
-    pub(super) fn restart(&mut self) -> Vec<Rc<OpenRequest<S>>> {
+    pub fn restart(&mut self) -> Vec<Rc<OpenRequest<S>>> {
         let flushes = self
             .open
             .extract_if(.., |_, request| matches!(request.operation, Operation::Flush))
@@ -245,19 +245,19 @@ impl<S: Seam> RequestTable<S> {
     }
 
     /// Length of the longest read or write, in bytes.
-    pub(super) fn longest_data(&self) -> u32 {
+    pub fn longest_data(&self) -> u32 {
         let data =
             self.open.values().filter(|request| matches!(request.operation, Operation::Read | Operation::Write(_)));
         data.map(|request| request.len).max().unwrap_or(0)
     }
 
     /// True if there is a request that changes content.
-    pub(super) fn has_writes(&self) -> bool {
+    pub fn has_writes(&self) -> bool {
         self.open.values().any(|request| matches!(request.operation, Operation::Write(_) | Operation::Zero { .. }))
     }
 
     /// Removes and returns all requests.
-    pub(super) fn take_all(&mut self) -> Vec<Rc<OpenRequest<S>>> {
+    pub fn take_all(&mut self) -> Vec<Rc<OpenRequest<S>>> {
         self.to_send.clear();
         std::mem::take(&mut self.open).into_values().collect()
     }

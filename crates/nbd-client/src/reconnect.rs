@@ -4,10 +4,10 @@ use std::rc::Rc;
 
 use seam::{BufferedReader, ByteStream, DiskError, DiskResult, Nanos, Seam};
 
-use super::link::Link;
-use super::negotiate::{NegotiateError, negotiate};
-use super::shared::SharedConnection;
-use super::{NbdOptions, NbdTarget};
+use crate::link::Link;
+use crate::negotiate::{NegotiateError, negotiate};
+use crate::shared::SharedConnection;
+use crate::{NbdOptions, NbdTarget};
 use task_sync::within;
 
 /// Bytes received from the socket in one call.
@@ -16,10 +16,10 @@ const RECEIVE_BYTES: usize = 256 << 10;
 type Reader<S> = <<S as Seam>::Stream as ByteStream<S>>::Reader;
 type Writer<S> = <<S as Seam>::Stream as ByteStream<S>>::Writer;
 /// A connection over the seam's stream type.
-pub(super) type SeamLink<S> = Link<S, Reader<S>, Writer<S>>;
+pub type SeamLink<S> = Link<S, Reader<S>, Writer<S>>;
 
 /// Makes one connection attempt.
-pub(super) async fn connect<S: Seam>(seam: &S, target: &NbdTarget, options: &NbdOptions) -> DiskResult<SeamLink<S>> {
+pub async fn connect<S: Seam>(seam: &S, target: &NbdTarget, options: &NbdOptions) -> DiskResult<SeamLink<S>> {
     let attempt = async {
         let stream = seam.connect(&target.address).await?;
         if options.refuses_own && stream.connects_to_self() {
@@ -38,7 +38,7 @@ pub(super) async fn connect<S: Seam>(seam: &S, target: &NbdTarget, options: &Nbd
 }
 
 /// Keeps a disk connected until its last handle is dropped.
-pub(super) async fn keep_connected<S: Seam>(shared: Rc<SharedConnection<S>>, first: SeamLink<S>) {
+pub async fn keep_connected<S: Seam>(shared: Rc<SharedConnection<S>>, first: SeamLink<S>) {
     let mut link = first;
     loop {
         link.run(&shared).await;

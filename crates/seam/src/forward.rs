@@ -1,9 +1,10 @@
 //! Disks of several kinds in one type: each call goes to the actual disk.
 
-/// Implements `Clone` and `Disk` for an enum whose variants each hold a disk.
+/// Implements `Clone` and [`crate::Disk`] for an enum whose variants each hold a disk.
+#[macro_export]
 macro_rules! forward_to_variants {
     ($disks:ident: $($variant:ident),+) => {
-        impl<S: Seam> Clone for $disks<S> {
+        impl<S: $crate::Seam> Clone for $disks<S> {
             fn clone(&self) -> Self {
                 match self {
                     $($disks::$variant(disk) => $disks::$variant(disk.clone()),)+
@@ -11,8 +12,8 @@ macro_rules! forward_to_variants {
             }
         }
 
-        impl<S: Seam> Disk<S> for $disks<S> {
-            fn geometry(&self) -> Geometry {
+        impl<S: $crate::Seam> $crate::Disk<S> for $disks<S> {
+            fn geometry(&self) -> $crate::Geometry {
                 match self {
                     $($disks::$variant(disk) => disk.geometry(),)+
                 }
@@ -48,19 +49,19 @@ macro_rules! forward_to_variants {
                 }
             }
 
-            fn lost(&self) -> Option<DiskError> {
+            fn lost(&self) -> Option<$crate::DiskError> {
                 match self {
                     $($disks::$variant(disk) => disk.lost(),)+
                 }
             }
 
-            fn unproven_for(&self) -> Option<Nanos> {
+            fn unproven_for(&self) -> Option<$crate::Nanos> {
                 match self {
                     $($disks::$variant(disk) => disk.unproven_for(),)+
                 }
             }
 
-            fn lineage(&self) -> Option<Lineage> {
+            fn lineage(&self) -> Option<$crate::Lineage> {
                 match self {
                     $($disks::$variant(disk) => disk.lineage(),)+
                 }
@@ -72,13 +73,13 @@ macro_rules! forward_to_variants {
                 }
             }
 
-            async fn mark_undestaged(&self, is_marked: bool) -> DiskResult<()> {
+            async fn mark_undestaged(&self, is_marked: bool) -> $crate::DiskResult<()> {
                 match self {
                     $($disks::$variant(disk) => disk.mark_undestaged(is_marked).await,)+
                 }
             }
 
-            fn oldest_unanswered(&self) -> Option<Nanos> {
+            fn oldest_unanswered(&self) -> Option<$crate::Nanos> {
                 match self {
                     $($disks::$variant(disk) => disk.oldest_unanswered(),)+
                 }
@@ -102,19 +103,19 @@ macro_rules! forward_to_variants {
                 }
             }
 
-            fn part_to_reserve_for_zeroes(&self, at: u64, len: u64) -> Option<Range<u64>> {
+            fn part_to_reserve_for_zeroes(&self, at: u64, len: u64) -> Option<::std::ops::Range<u64>> {
                 match self {
                     $($disks::$variant(disk) => disk.part_to_reserve_for_zeroes(at, len),)+
                 }
             }
 
-            fn shared_content(&self, at: u64, len: u64) -> Option<ContentKey> {
+            fn shared_content(&self, at: u64, len: u64) -> Option<$crate::ContentKey> {
                 match self {
                     $($disks::$variant(disk) => disk.shared_content(at, len),)+
                 }
             }
 
-            async fn reserve(&self, at: u64, len: u64) -> DiskResult<()> {
+            async fn reserve(&self, at: u64, len: u64) -> $crate::DiskResult<()> {
                 match self {
                     $($disks::$variant(disk) => disk.reserve(at, len).await,)+
                 }
@@ -123,44 +124,44 @@ macro_rules! forward_to_variants {
             async fn read(
                 &self,
                 at: u64,
-                into: Vec<PieceMut<S::BlockMut>>,
-            ) -> (DiskResult<()>, Vec<PieceMut<S::BlockMut>>) {
+                into: Vec<$crate::PieceMut<S::BlockMut>>,
+            ) -> ($crate::DiskResult<()>, Vec<$crate::PieceMut<S::BlockMut>>) {
                 match self {
                     $($disks::$variant(disk) => disk.read(at, into).await,)+
                 }
             }
 
-            async fn write(&self, at: u64, from: Vec<Piece<S::Block>>) -> DiskResult<()> {
+            async fn write(&self, at: u64, from: Vec<$crate::Piece<S::Block>>) -> $crate::DiskResult<()> {
                 match self {
                     $($disks::$variant(disk) => disk.write(at, from).await,)+
                 }
             }
 
-            async fn flush(&self) -> DiskResult<()> {
+            async fn flush(&self) -> $crate::DiskResult<()> {
                 match self {
                     $($disks::$variant(disk) => disk.flush().await,)+
                 }
             }
 
-            async fn zero(&self, at: u64, len: u64, may_unmap: bool) -> DiskResult<()> {
+            async fn zero(&self, at: u64, len: u64, may_unmap: bool) -> $crate::DiskResult<()> {
                 match self {
                     $($disks::$variant(disk) => disk.zero(at, len, may_unmap).await,)+
                 }
             }
 
-            async fn allocation(&self, at: u64, len: u64) -> DiskResult<Vec<AllocationExtent>> {
+            async fn allocation(&self, at: u64, len: u64) -> $crate::DiskResult<Vec<$crate::AllocationExtent>> {
                 match self {
                     $($disks::$variant(disk) => disk.allocation(at, len).await,)+
                 }
             }
 
-            async fn refresh_size(&self) -> DiskResult<u64> {
+            async fn refresh_size(&self) -> $crate::DiskResult<u64> {
                 match self {
                     $($disks::$variant(disk) => disk.refresh_size().await,)+
                 }
             }
 
-            async fn set_size(&self, size_bytes: u64) -> DiskResult<()> {
+            async fn set_size(&self, size_bytes: u64) -> $crate::DiskResult<()> {
                 match self {
                     $($disks::$variant(disk) => disk.set_size(size_bytes).await,)+
                 }
@@ -168,5 +169,3 @@ macro_rules! forward_to_variants {
         }
     };
 }
-
-pub(super) use forward_to_variants;

@@ -8,12 +8,12 @@ const RUNS_MAX: usize = 256;
 
 /// Ranges of bytes, in order, that neither touch nor overlap.
 #[derive(Debug, Default)]
-pub(super) struct Coverage(Vec<Range<usize>>);
+pub struct Coverage(Vec<Range<usize>>);
 
 impl Coverage {
     /// Records the arrival of `bytes`. Returns false if some of them had arrived before, or if the answer has too many
     /// gaps.
-    pub(super) fn add(&mut self, bytes: Range<usize>) -> bool {
+    pub fn add(&mut self, bytes: Range<usize>) -> bool {
         let left = self.0.partition_point(|run| run.end < bytes.start);
         let touches_left = self.0.get(left).is_some_and(|run| run.end == bytes.start);
         let right = left + usize::from(touches_left);
@@ -32,12 +32,12 @@ impl Coverage {
     }
 
     /// True if exactly the first `len` bytes have arrived.
-    pub(super) fn is_whole(&self, len: usize) -> bool {
+    pub fn is_whole(&self, len: usize) -> bool {
         len == 0 || matches!(&self.0[..], [all] if *all == (0..len))
     }
 
     /// Discards all ranges.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.0.clear();
     }
 }

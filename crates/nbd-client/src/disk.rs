@@ -9,11 +9,11 @@ use seam::{
     PieceMut, Seam, StreamWriter, block::pieces_len,
 };
 
-use super::negotiate::ExportInfo;
-use super::reconnect::{connect, keep_connected};
-use super::request_table::{OpenRequest, Operation};
-use super::shared::SharedConnection;
-use super::{DedicatedServer, NbdOptions, NbdTarget};
+use crate::negotiate::ExportInfo;
+use crate::reconnect::{connect, keep_connected};
+use crate::request_table::{OpenRequest, Operation};
+use crate::shared::SharedConnection;
+use crate::{DedicatedServer, NbdOptions, NbdTarget};
 
 /// Longest zero-range or status request, in bytes: well inside 32 bits, and a multiple of any block.
 const RANGE_BYTES_MAX: u64 = 1 << 30;

@@ -1,0 +1,47 @@
+//! The disks that a store can use.
+
+use nbd_client::NbdDisk;
+use seam::{Seam, forward_to_variants};
+
+/// A disk of the store.
+pub enum MemberDisk<S: Seam> {
+    /// A file or device of this machine.
+    Local(S::Disk),
+    /// An image of a cluster, served by a process of the daemon.
+    Image(NbdDisk<S>),
+}
+
+forward_to_variants!(MemberDisk: Local, Image);
+
+/// The disks on which a store has its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogPlacement {
+    /// Two local disks: each has a copy.
+    Mirrored,
+    /// One image: its cluster keeps the copies. Local disks of the store hold only pages, and never take over the log.
+    Image,
+}
+
+impl LogPlacement {
+    /// The placement of a store on these disks: on an image, if there is one.
+    pub fn of<'a, S: Seam>(disks: impl IntoIterator<Item = &'a MemberDisk<S>>) -> LogPlacement {
+        let has_image = disks.into_iter().any(|disk| matches!(disk, MemberDisk::Image(_)));
+        if has_image { LogPlacement::Image } else { LogPlacement::Mirrored }
+    }
+
+    /// The number of members that carry the log when it is complete.
+    pub fn copies(self) -> usize {
+        match self {
+            LogPlacement::Mirrored => 2,
+            LogPlacement::Image => 1,
+        }
+    }
+
+    /// True if this disk may carry the log.
+    pub fn admits<S: Seam>(self, disk: &MemberDisk<S>) -> bool {
+        matches!(
+            (self, disk),
+            (LogPlacement::Mirrored, MemberDisk::Local(_)) | (LogPlacement::Image, MemberDisk::Image(_))
+        )
+    }
+}
