@@ -9,9 +9,21 @@ pub enum MemberDisk<S: Seam> {
     Local(S::Disk),
     /// An image of a cluster, served by a process of the daemon.
     Image(NbdDisk<S>),
+    /// An image in a world without servers: a simulated disk.
+    SimulatedImage(S::Disk),
 }
 
-forward_to_variants!(MemberDisk: Local, Image);
+forward_to_variants!(MemberDisk: Local, Image, SimulatedImage);
+
+impl<S: Seam> MemberDisk<S> {
+    /// True for an image of a cluster, which keeps copies of it.
+    pub fn is_image(&self) -> bool {
+        match self {
+            MemberDisk::Local(_) => false,
+            MemberDisk::Image(_) | MemberDisk::SimulatedImage(_) => true,
+        }
+    }
+}
 
 /// The disks on which a store has its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +37,7 @@ pub enum LogPlacement {
 impl LogPlacement {
     /// The placement of a store on these disks: on an image, if there is one.
     pub fn of<'a, S: Seam>(disks: impl IntoIterator<Item = &'a MemberDisk<S>>) -> LogPlacement {
-        let has_image = disks.into_iter().any(|disk| matches!(disk, MemberDisk::Image(_)));
-        if has_image { LogPlacement::Image } else { LogPlacement::Mirrored }
+        if disks.into_iter().any(MemberDisk::is_image) { LogPlacement::Image } else { LogPlacement::Mirrored }
     }
 
     /// The number of members that carry the log when it is complete.
@@ -39,9 +50,6 @@ impl LogPlacement {
 
     /// True if this disk may carry the log.
     pub fn admits<S: Seam>(self, disk: &MemberDisk<S>) -> bool {
-        matches!(
-            (self, disk),
-            (LogPlacement::Mirrored, MemberDisk::Local(_)) | (LogPlacement::Image, MemberDisk::Image(_))
-        )
+        disk.is_image() == (self == LogPlacement::Image)
     }
 }

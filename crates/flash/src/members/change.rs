@@ -49,16 +49,14 @@ pub async fn prepare<S: Seam>(
         return Err(StoreError::Refused(format!("{} is a member of the store already", device.name())));
     }
     let placement = log_placement(&inner.state.borrow());
-    match (placement, role, &device.disk) {
-        (LogPlacement::Mirrored, _, MemberDisk::Image(_)) => {
-            let reason = "an image carries the log of a new store only";
-            return Err(StoreError::Refused(format!("{} cannot join: {reason}", device.name())));
-        }
-        (LogPlacement::Image, _, MemberDisk::Image(_)) | (LogPlacement::Image, Role::Log, _) => {
-            let reason = "the log lies on one image, and stays there";
-            return Err(StoreError::Refused(format!("{} cannot join: {reason}", device.name())));
-        }
-        (LogPlacement::Mirrored | LogPlacement::Image, _, MemberDisk::Local(_)) => {}
+    let refusal = match (placement, device.disk.is_image()) {
+        (LogPlacement::Mirrored, true) => Some("an image carries the log of a new store only"),
+        (LogPlacement::Image, true) => Some("the log lies on an image already"),
+        (LogPlacement::Image, false) if role == Role::Log => Some("the log lies on an image, and stays there"),
+        (LogPlacement::Mirrored | LogPlacement::Image, false) => None,
+    };
+    if let Some(reason) = refusal {
+        return Err(StoreError::Refused(format!("{} cannot join: {reason}", device.name())));
     }
     let mut own_superblock = inner.state.borrow().superblock.clone();
     let min_bytes = FIRST_SEGMENT_BYTES

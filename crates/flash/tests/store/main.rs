@@ -2,6 +2,7 @@
 //! damage.
 
 mod crash_points;
+mod image_log;
 mod inspect;
 mod invalid_metadata;
 mod kept_reads;

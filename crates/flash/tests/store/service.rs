@@ -13,12 +13,16 @@ use seam::{BlockMut, Nanos, Seam};
 
 use crate::world::{NAMES, SMALL, StoreShape, formatted, formatted_on, open};
 
-pub async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Position {
+/// A record of a block.
+pub fn record(seam: &SimSeam, block: u64) -> Record<SimSeam> {
     let mut buffer = seam.alloc().expect("the pool has a free buffer");
     (0..8).for_each(|sector| buffer.set_tag(sector, block + 100));
     let address = BlockAddress { volume_id: VolumeId(5), block: BlockNo(block) };
-    let record = Record { address, epoch: Epoch(1), content: Content::Data(buffer.freeze()) };
-    store.append(vec![record]).await.expect("a copy is in service")[0]
+    Record { address, epoch: Epoch(1), content: Content::Data(buffer.freeze()) }
+}
+
+pub async fn append(seam: &SimSeam, store: &Store<SimSeam>, block: u64) -> Position {
+    store.append(vec![record(seam, block)]).await.expect("a copy is in service")[0]
 }
 
 pub async fn read(seam: &SimSeam, store: &Store<SimSeam>, block: u64, position: Position) -> u64 {
