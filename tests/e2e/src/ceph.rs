@@ -56,6 +56,16 @@ impl Cluster {
         tool("ceph").arg("--conf").arg(&self.conf).args(args)
     }
 
+    /// The processes of a kind: `osd`, `mon`.
+    pub fn processes(&self, kind: &str) -> Vec<u32> {
+        let folder = self.conf.parent().expect("it lies in a folder");
+        let files = std::fs::read_dir(folder).expect("the cluster runs").map(|entry| entry.expect("it is readable"));
+        let is_of_kind = |name: &str| name.starts_with(kind) && name.ends_with(".pid");
+        let files = files.filter(|file| file.file_name().to_str().is_some_and(is_of_kind));
+        let text = files.map(|file| std::fs::read_to_string(file.path()).expect("it is readable"));
+        text.map(|text| text.trim().parse().expect("it is a number")).collect()
+    }
+
     /// Creates an image of `mib` MiB, and returns its address as a backing.
     pub fn create_image(&self, name: &str, mib: u64) -> String {
         self.rbd(&format!("create --size {mib}M rbd/{name}")).ok();

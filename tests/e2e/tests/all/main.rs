@@ -59,6 +59,7 @@ mod qos;
 mod rbd;
 mod rbd_axioms;
 mod rbd_hosts;
+mod rbd_log;
 mod rbd_losses;
 mod rbd_owners;
 mod refusals;

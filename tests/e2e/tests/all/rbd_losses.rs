@@ -48,7 +48,7 @@ pub fn add_flash(fixture: &mut Fixture) {
 }
 
 /// Runs a writer while `disturb` runs; returns the history of its writes.
-fn write_during(fixture: &Fixture, seed: u64, disturb: impl FnOnce(&Mutex<WriteHistory>)) -> WriteHistory {
+pub fn write_during(fixture: &Fixture, seed: u64, disturb: impl FnOnce(&Mutex<WriteHistory>)) -> WriteHistory {
     let (endpoint, stop) = (fixture.endpoint(), AtomicBool::new(false));
     let history = Mutex::new(WriteHistory::new(8 * MIB, false));
     let writer = Writer { endpoint: &endpoint, export: "v", connections: 2, seed };
