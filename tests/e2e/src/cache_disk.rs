@@ -3,10 +3,11 @@
 //! | a write | at a power cut |
 //! |---|---|
 //! | flushed, or written with FUA | stays |
-//! | not flushed | each 512-byte sector independently: kept, lost, or as of any write since the last flush |
+//! | not flushed | each physical sector independently: kept, lost, or as of any write since the last flush |
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -51,6 +52,8 @@ mod option {
 }
 
 struct Content {
+    /// Size of a physical sector, which a power cut keeps or loses as a whole.
+    sector_bytes: usize,
     /// Content that certainly survives a power cut.
     durable: Vec<u8>,
     /// Content that reads return.
@@ -72,12 +75,14 @@ pub struct CacheDisk {
 impl CacheDisk {
     /// Serves `bytes` of zeroes on `socket`.
     pub fn serve(socket: &Path, bytes: usize) -> io::Result<CacheDisk> {
-        CacheDisk::serve_image(socket, vec![0; bytes])
+        CacheDisk::serve_image(socket, vec![0; bytes], SECTOR)
     }
 
-    /// Serves a disk with the content `image` on `socket`.
-    pub fn serve_image(socket: &Path, image: Vec<u8>) -> io::Result<CacheDisk> {
+    /// Serves a disk with the content `image` and physical sectors of `sector_bytes` on `socket`.
+    pub fn serve_image(socket: &Path, image: Vec<u8>, sector_bytes: usize) -> io::Result<CacheDisk> {
+        assert!(image.len().is_multiple_of(sector_bytes), "a disk of {} bytes", image.len());
         let content = Content {
+            sector_bytes,
             durable: image.clone(),
             live: image,
             volatile: BTreeMap::new(),
@@ -126,12 +131,13 @@ impl CacheDisk {
         wait_for("the last client's end", || (lock(&self.content).clients == 0).then_some(()));
         let mut content = lock(&self.content);
         let lose_all = random.chance(20);
+        let sector_bytes = content.sector_bytes;
         for (sector, versions) in std::mem::take(&mut content.volatile) {
             let kept = random.below(versions.len() as u64 + 1) as usize;
             if let Some(version) = versions.get(kept)
                 && !lose_all
             {
-                content.durable[sector * SECTOR..][..SECTOR].copy_from_slice(version);
+                content.durable[sector * sector_bytes..][..sector_bytes].copy_from_slice(version);
             }
         }
         content.live = content.durable.clone();
@@ -145,13 +151,15 @@ fn lock(content: &Mutex<Content>) -> MutexGuard<'_, Content> {
 
 impl Content {
     fn write(&mut self, offset: usize, data: &[u8], durable: bool) {
-        self.live[offset..offset + data.len()].copy_from_slice(data);
-        for (sector, bytes) in (offset / SECTOR..).zip(data.chunks(SECTOR)) {
+        let end = offset + data.len();
+        self.live[offset..end].copy_from_slice(data);
+        for sector in offset / self.sector_bytes..end.div_ceil(self.sector_bytes) {
+            let range = self.range_of(sector);
             if durable {
                 self.volatile.remove(&sector);
-                self.durable[sector * SECTOR..][..SECTOR].copy_from_slice(bytes);
+                self.durable[range.clone()].copy_from_slice(&self.live[range]);
             } else {
-                self.volatile.entry(sector).or_default().push(bytes.to_vec());
+                self.volatile.entry(sector).or_default().push(self.live[range].to_vec());
             }
         }
         self.flushes += u64::from(durable);
@@ -159,10 +167,14 @@ impl Content {
 
     fn flush(&mut self) {
         for sector in std::mem::take(&mut self.volatile).into_keys() {
-            let range = sector * SECTOR..(sector + 1) * SECTOR;
+            let range = self.range_of(sector);
             self.durable[range.clone()].copy_from_slice(&self.live[range]);
         }
         self.flushes += 1;
+    }
+
+    fn range_of(&self, sector: usize) -> Range<usize> {
+        sector * self.sector_bytes..(sector + 1) * self.sector_bytes
     }
 }
 
@@ -282,5 +294,24 @@ mod tests {
         }
         assert_eq!(disk.flushes(), 16);
         assert!(kept > 0, "nothing was ever kept");
+    }
+
+    #[test]
+    fn large_physical_sector_is_kept_or_lost_as_a_whole() {
+        const SECTOR_BYTES: usize = 4096;
+        let folder = Folder::new();
+        let disk = CacheDisk::serve_image(&folder.join("s"), vec![0; 1 << 16], SECTOR_BYTES).expect("a socket");
+        let mut client = Client::connect(&Endpoint::Unix(folder.join("s")), "").expect("the disk is served");
+        for sector in 0..16 {
+            client.write(sector * SECTOR_BYTES as u64 + 1024, &[1; 1024]).expect("the write succeeds");
+        }
+        // A durable part makes its sector durable with the unflushed writes before it.
+        client.call(Op::Write, FUA, 0, 512, &[2; 512]).expect("the write succeeds");
+        drop(client);
+        let image = disk.cut(&mut Random::new(1));
+        assert_eq!((image[0], image[1024], image[2047]), (2, 1, 1));
+        let sectors: Vec<&[u8]> = image.chunks(SECTOR_BYTES).skip(1).map(|sector| &sector[1024..2048]).collect();
+        assert!(sectors.iter().all(|written| written.iter().all(|byte| *byte == written[0])), "a sector was torn");
+        assert!([0, 1].iter().all(|value| sectors.iter().any(|written| written[0] == *value)), "all or none survived");
     }
 }

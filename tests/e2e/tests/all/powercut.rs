@@ -15,6 +15,7 @@ use e2e::fixture::Fixture;
 use e2e::folder::Folder;
 use e2e::guest::{Guest, Image, Storage};
 use e2e::kernel::Kernel;
+use e2e::pattern::SECTOR;
 use e2e::random::{Random, seed};
 use e2e::tool::tool;
 use e2e::write_history::{Fault, WriteHistory};
@@ -28,6 +29,9 @@ const FLASH_BYTES: usize = 24 << 20;
 const POOL_DEVICE_BYTES: usize = 12 << 20;
 /// Size of the state directory's file system.
 const STATE_BYTES: usize = 16 << 20;
+/// Size of the physical sectors of its disk: one block of the file system, which cannot be mounted with a torn
+/// superblock.
+const STATE_SECTOR_BYTES: usize = 4096;
 /// Number of writes before a cut, so that the cut can lose some.
 const WRITES_MIN: u64 = 100;
 
@@ -63,16 +67,16 @@ impl Disks {
             Storage::DiskAndFlash => &[BYTES as usize, FLASH_BYTES, FLASH_BYTES],
             Storage::Pool => &[POOL_DEVICE_BYTES; 2],
         };
-        let mut images: Vec<_> = sizes.iter().map(|size| vec![0; *size]).collect();
+        let mut images: Vec<_> = sizes.iter().map(|size| (vec![0; *size], SECTOR)).collect();
         if storage != Storage::Disk {
             let state = folder.join("state.img");
             std::fs::write(&state, vec![0; STATE_BYTES]).expect("the folder can be written");
-            tool("mkfs.ext4").args("-q -F").arg(&state).ok();
-            images.push(std::fs::read(&state).expect("the image was just created"));
+            tool("mkfs.ext4").args(&format!("-q -F -b {STATE_SECTOR_BYTES}")).arg(&state).ok();
+            images.push((std::fs::read(&state).expect("the image was just created"), STATE_SECTOR_BYTES));
         }
         let sockets: Vec<_> = (0..images.len()).map(|number| folder.join(&format!("disk{number}"))).collect();
-        let serve = |(socket, image): (&PathBuf, Vec<u8>)| {
-            CacheDisk::serve_image(socket, image).expect("a socket can be created")
+        let serve = |(socket, (image, sector_bytes)): (&PathBuf, (Vec<u8>, usize))| {
+            CacheDisk::serve_image(socket, image, sector_bytes).expect("a socket can be created")
         };
         let disks = sockets.iter().zip(images).map(serve).collect();
         Disks { disks, sockets }
