@@ -98,7 +98,8 @@ pub const KEYS: &[Key] = &[
         "required",
         "Two to eight devices, partitions or files. The first two hold the mirrored dirty data, so that flushes need \
          not wait for the backing. If one of them fails, another device takes over. The first start uses empty \
-         devices and refuses others.",
+         devices and refuses others. An image (`rbd:POOL/IMAGE`) holds the dirty data alone, and the other devices \
+         clean pages ([rbd.md](rbd.md#the-flash-log-on-an-image)).",
     )
     .shape(Shape::Texts),
     key(

@@ -60,7 +60,7 @@ pub struct Inspection<S: Seam> {
     pub lost_batches: Vec<Range<Sequence>>,
     /// The dirty blocks, in the order of their addresses.
     pub dirty: Vec<Recovered>,
-    seam: S,
+    pub(crate) seam: S,
     log: Vec<Device<S>>,
     segment_bytes: u64,
     /// Boot epoch and segment generation of each data block, by segment and block: they seed its checksum.
@@ -223,19 +223,34 @@ async fn inspect_members<S: Seam>(
 impl<S: Seam> Inspection<S> {
     /// The content of a dirty block, from any device with a good copy; `None` without one.
     pub async fn read(&self, dirty: &Recovered) -> Option<S::Block> {
-        let position = dirty.position;
-        let (boot, first) = self.batch_of_block.get(&(position.segment, position.index))?;
-        let seed = data_seed(dirty.address.volume_id, dirty.address.block, *boot, *first);
-        let at = block_offset(self.segment_bytes, position.segment, position.index);
+        let at = self.offset_of(dirty);
         for device in &self.log {
             if let Ok(mut blocks) = device.read_blocks(&self.seam, at, 1).await
                 && let Some(block) = blocks.pop()
-                && seam::Block::checksum(&block, seed) == position.checksum
+                && self.is_intact(dirty, &block)
             {
                 return Some(block);
             }
         }
         None
+    }
+
+    /// The blocks of records that follow each other in the log, from one device, unchecked; none if it fails.
+    pub(crate) async fn read_adjacent(&self, run: &[&Recovered]) -> Vec<S::Block> {
+        let (Some(first), Some(device)) = (run.first(), self.log.first()) else { return Vec::new() };
+        device.read_blocks(&self.seam, self.offset_of(first), run.len()).await.unwrap_or_default()
+    }
+
+    /// True if this is the content of a dirty block, by its checksum.
+    pub(crate) fn is_intact(&self, dirty: &Recovered, block: &S::Block) -> bool {
+        let position = dirty.position;
+        let Some((boot, first)) = self.batch_of_block.get(&(position.segment, position.index)) else { return false };
+        let seed = data_seed(dirty.address.volume_id, dirty.address.block, *boot, *first);
+        seam::Block::checksum(block, seed) == position.checksum
+    }
+
+    fn offset_of(&self, dirty: &Recovered) -> u64 {
+        block_offset(self.segment_bytes, dirty.position.segment, dirty.position.index)
     }
 
     /// The number of copies of the log that are present.

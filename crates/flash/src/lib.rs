@@ -41,6 +41,7 @@ mod pages;
 mod read;
 mod record;
 mod recovery;
+mod replay;
 mod retirement;
 mod sabotage;
 mod scrub;
@@ -77,6 +78,7 @@ pub use pages::{
 };
 pub use record::{BlockAddress, Content, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;
+pub use replay::{ReplayError, Replayed};
 pub use sabotage::Sabotage;
 pub use segments::EXPIRIES_TOLD_APART;
 pub use state::jobs::{JobKind, JobReport};

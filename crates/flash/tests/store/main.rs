@@ -15,6 +15,7 @@ mod paged;
 mod paged_seeds;
 mod pages;
 mod relocation;
+mod replay;
 mod sabotage;
 mod seeds;
 mod service;
