@@ -55,6 +55,7 @@ pub const TABLES: &[Table] = &[
     table("nbd", false),
     table("iscsi", false),
     table("vhost_user", false),
+    table("fleet", false),
     table("array", true),
     table("pool", true),
     table("datastore", true),
@@ -420,6 +421,14 @@ pub const KEYS: &[Key] = &[
     ),
     key("vhost_user", "socket_mode", r#""0660""#, r#""0660""#, "Permissions of these sockets, octal."),
     key(
+        "fleet",
+        "host",
+        r#""alpha""#,
+        "the machine's host name",
+        "Name of this host in messages and commands about volumes that several hosts have in their configuration \
+         ([fleet.md](fleet.md)). Each of them has its own.",
+    ),
+    key(
         "array",
         "name",
         r#""shelf""#,
@@ -699,6 +708,24 @@ pub const KEYS: &[Key] = &[
     )
     .shape(Shape::Flag)
     .takes_effect(Command),
+    key(
+        "volume",
+        "take_over",
+        r#""command" or "automatic""#,
+        r#""command""#,
+        "Only on an image of RBD that another host owns: this host takes it over by command alone, or by itself when \
+         the owner was absent for `take_over_after` ([fleet.md](fleet.md)).",
+    )
+    .shape(Shape::Choice(&["command", "automatic"]))
+    .takes_effect(Reload),
+    key(
+        "volume",
+        "take_over_after",
+        r#""60s""#,
+        r#""60s""#,
+        "Only with `take_over = \"automatic\"`: time for which no client had the image open, at least 30 s.",
+    )
+    .takes_effect(Reload),
     key(
         "qos",
         "match",

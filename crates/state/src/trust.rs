@@ -51,7 +51,8 @@ impl Sabotage {
 /// Codes of refusals of volumes without a record.
 const DATA_UNCLAIMED: &str = "data-unclaimed";
 const FLASH_ABSENT: &str = "flash-absent";
-const UNDESTAGED_ELSEWHERE: &str = "undestaged-elsewhere";
+/// Code of the refusal of a volume whose backing lacks data that another host may have.
+pub const UNDESTAGED_ELSEWHERE: &str = "undestaged-elsewhere";
 
 /// The configuration in the commands of a text that does not know its path.
 pub(crate) const UNKNOWN_CONFIG: &str = "FILE";

@@ -7,6 +7,7 @@ use messages::{Answer, ErrorKind, Failure};
 use super::super::volume_settings::warn_of_conflicts;
 use super::super::volumes::VolumeStatus;
 use super::Daemon;
+use super::fleet::release_removed;
 use super::new_file::NewFile;
 use config::{BackingSpec, VolumeConfig, check_name, parse_placement};
 use logging::{self as log, VOLUME};
@@ -144,6 +145,7 @@ impl Daemon {
         let lost_data = self.confirm_loss(name, give_up, standing).await?;
         if let VolumeStatus::Serving(placement) = &known.status {
             self.volumes.set_status(name, VolumeStatus::Removing(placement.clone()));
+            let held = self.hold_image(&known.config).filter(|_| lost_bytes.is_none());
             let detached = match standing {
                 Standing::Lost { .. } => self.attachments.detach_lost(name, placement.core, progress).await,
                 _ => self.attachments.detach(name, placement.core, progress).await,
@@ -152,6 +154,7 @@ impl Daemon {
                 self.volumes.set_status(name, VolumeStatus::Serving(placement.clone()));
                 return Err(failure);
             }
+            release_removed(name, held).await;
         }
         self.units.remove_absent(name).await?;
         self.volumes.remove(name);
@@ -248,6 +251,13 @@ impl Daemon {
             let text = format!("volume {name} is served, so it has nothing to adopt");
             return Err(Failure::new(ErrorKind::Conflict, text));
         };
+        if known.standby().is_some() {
+            let text = format!(
+                "volume {name} is on standby: {}. To take it over from there: hotset fleet take-over {name}",
+                refusal.message
+            );
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
         if let Some(conflict) = discard_conflict(name, refusal, give_up.is_some()).filter(|_| discard_dirty) {
             return Err(conflict);
         }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use seam::real::PATH_TIMEOUT;
 
+use super::super::volumes::STANDBY;
 use super::Daemon;
 use logging::{self as log, VOLUME};
 
@@ -17,6 +18,33 @@ impl Daemon {
         while !self.stop.is_stopping() {
             tokio::time::sleep(CHECK_INTERVAL).await;
             self.retry_due().await;
+            self.claim_due().await;
+        }
+    }
+
+    /// Serves the volumes on standby whose images this host may claim by now.
+    async fn claim_due(&self) {
+        let mut claims = self.standbys.take_claims(&self.volumes, &self.attachments);
+        if self.stop.is_stopping() {
+            return self.standbys.end();
+        }
+        for (known, claim) in claims.drain(..) {
+            let name = known.config.name.clone();
+            // A change of this volume that is in progress supersedes the claim.
+            let Ok(_guard) = self.volumes.lock_for_change(&name) else { continue };
+            self.volumes.order_claim(&name, claim);
+            let (config, from_file) = (known.config, known.from_file);
+            match self.attachments.attach(config, from_file, state::Acceptance::default()).await {
+                Ok(()) => log::info!(
+                    target: VOLUME, volume = name,
+                    "volume {name}: this host owns its image now; the volume is in service"
+                ),
+                Err(failure) if failure.refusal.as_deref() == Some(STANDBY) => {
+                    log::debug!(target: VOLUME, volume = name, "{}", failure.message);
+                }
+                Err(failure) => log::error!(target: VOLUME, volume = name, "{}", failure.message),
+            }
+            self.standbys.forget(&name);
         }
     }
 

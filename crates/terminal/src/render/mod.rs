@@ -3,6 +3,7 @@
 pub mod alerts;
 pub mod bars;
 pub mod datastore;
+pub mod fleet;
 pub mod events;
 pub mod history;
 pub mod iscsi;
