@@ -33,9 +33,8 @@ impl Standbys {
             let name = known.config.name.clone();
             let BackingSpec::Rbd(image) = &known.config.backing else { continue };
             let plan = attachments.helper_plan(&known.config, image);
-            let is_outdated = |watch: &StandbyWatch| {
-                !watch.is_by(&plan) || watch.has_ended() && watch.age() >= RESTART_PAUSE
-            };
+            let is_outdated =
+                |watch: &StandbyWatch| !watch.is_by(&plan) || watch.has_ended() && watch.age() >= RESTART_PAUSE;
             if watches.get(&name).is_none_or(is_outdated) {
                 match StandbyWatch::start(&plan) {
                     Ok(watch) => drop(watches.insert(name.clone(), watch)),

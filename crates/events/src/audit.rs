@@ -91,7 +91,9 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
             volume_change(name, format!("adopt the backing as it is now, and give up the data of {data}"))
         }
         Request::FleetMove { name, to: None } => volume_change(name, "release its image for any host"),
-        Request::FleetMove { name, to: Some(host) } => volume_change(name, format!("release its image for host {host}")),
+        Request::FleetMove { name, to: Some(host) } => {
+            volume_change(name, format!("release its image for host {host}"))
+        }
         Request::FleetDrain {} => daemon_change("release the images of all volumes"),
         Request::FleetTakeOver { name, from, give_up } => {
             let from = from.as_ref().map_or(String::new(), |host| format!(" from host {host}"));

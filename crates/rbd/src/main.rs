@@ -52,9 +52,9 @@ enum StartError {
 impl StartError {
     fn status(&self) -> Status {
         match self {
-            StartError::Lock(error @ (LockError::Owned(_) | LockError::Open(_) | LockError::Unlocked(_) | LockError::Served)) => {
-                Status::Busy(error.to_string())
-            }
+            StartError::Lock(
+                error @ (LockError::Owned(_) | LockError::Open(_) | LockError::Unlocked(_) | LockError::Served),
+            ) => Status::Busy(error.to_string()),
             StartError::Lock(LockError::Standby(report)) => Status::Standby((**report).clone()),
             StartError::Lock(LockError::Undestaged(mark)) => Status::Undestaged(mark.clone()),
             StartError::Lock(error) if error.is_final() => Status::Lost(error.to_string()),

@@ -125,9 +125,8 @@ struct Run {
 impl AbsenceClock {
     /// Counts a look at `now_ms` of this boot. Returns for how long the owner with `token` has been absent.
     pub fn look(&mut self, now_ms: u64, token: u64, has_client: bool) -> Duration {
-        let is_same = |run: &Run| {
-            run.token == token && now_ms.saturating_sub(run.last_ms) <= LOOK_PAUSE_MAX.as_millis() as u64
-        };
+        let is_same =
+            |run: &Run| run.token == token && now_ms.saturating_sub(run.last_ms) <= LOOK_PAUSE_MAX.as_millis() as u64;
         let first_ms = self.run.take().filter(is_same).map_or(now_ms, |run| run.first_ms);
         if has_client {
             return Duration::ZERO;

@@ -5,7 +5,7 @@ use engine::VolumeId;
 use messages::{Answer, ErrorKind, Failure};
 
 use super::super::volume_settings::warn_of_conflicts;
-use super::super::volumes::VolumeStatus;
+use super::super::volumes::{STANDBY, VolumeStatus};
 use super::Daemon;
 use super::fleet::release_removed;
 use super::new_file::NewFile;
@@ -70,6 +70,7 @@ impl Daemon {
             let is_backing_failure = matches!(failure.kind, ErrorKind::Failed | ErrorKind::Unavailable);
             let kind = if is_backing_failure { ErrorKind::Conflict } else { failure.kind };
             let message = match failure.refusal.as_deref() {
+                Some(STANDBY) => format!("{}. {LIST_FOR_STANDBY}", failure.message),
                 Some(code) if is_of_new_volume(code) => format!("{}. {LIST_BEFORE_ADOPT}", failure.message),
                 _ => failure.message,
             };
@@ -296,6 +297,10 @@ fn discard_conflict(name: &str, refusal: &Failure, gives_up: bool) -> Option<Fai
 /// Remedy for a volume that an `add` could not serve before its adoption.
 const LIST_BEFORE_ADOPT: &str =
     "The volume was not added: before it can be adopted, list it in the configuration and reload (SIGHUP)";
+
+/// Remedy for a volume that an `add` could not serve because another host owns its image.
+const LIST_FOR_STANDBY: &str = "The volume was not added: remove or move it there first (`hotset fleet move`); or list \
+                                it in the configuration here, reload, and take it over (`hotset fleet take-over`)";
 
 /// Relation of a volume that is to be removed to the daemon.
 #[derive(Clone, Copy, PartialEq, Eq)]

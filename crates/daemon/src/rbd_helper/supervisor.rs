@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use rbd::{Claim, ImageSpec, Invocation, Mark, Ownership, Purpose, Status};
+use rbd::{Claim, ImageSpec, Invocation, Mark, Purpose, Status};
 use seam::DiskError;
 use tokio::sync::oneshot;
 

@@ -16,8 +16,8 @@ use seam::Geometry;
 use tokio::sync::Notify;
 
 use self::open_attempts::OpenAttempts;
-pub use self::standby::{STANDBY, standby_text};
 use self::standby::StandbyNotes;
+pub use self::standby::{STANDBY, standby_text};
 use config::volume_qos::VolumeQos;
 use config::{BackingSpec, VolumeConfig, is_device};
 
@@ -225,10 +225,9 @@ impl Volumes {
         let known = known.get(name).ok_or_else(|| Failure::no_volume(name))?;
         match &known.status {
             VolumeStatus::Serving(placement) | VolumeStatus::Removing(placement) => Ok(placement.clone()),
-            VolumeStatus::Standby(failure, _) => Err(Failure {
-                message: format!("volume {name} is on standby: {}", failure.message),
-                ..failure.clone()
-            }),
+            VolumeStatus::Standby(failure, _) => {
+                Err(Failure { message: format!("volume {name} is on standby: {}", failure.message), ..failure.clone() })
+            }
             VolumeStatus::Refused(failure) => {
                 let text = format!("volume {name} is not served: {}", failure.message);
                 Err(Failure::new(ErrorKind::Conflict, text))

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{BackingRequests, Counts, FleetReport, LatencyCountsReport, MissRatioCurve, QosUse, StatusProblem, UnitReport};
+use super::{
+    BackingRequests, Counts, FleetReport, LatencyCountsReport, MissRatioCurve, QosUse, StatusProblem, UnitReport,
+};
 
 /// State of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

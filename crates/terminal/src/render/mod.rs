@@ -3,8 +3,8 @@
 pub mod alerts;
 pub mod bars;
 pub mod datastore;
-pub mod fleet;
 pub mod events;
+pub mod fleet;
 pub mod history;
 pub mod iscsi;
 pub mod pool;

@@ -320,4 +320,3 @@ fn state_of(volume: &VolumeReport) -> String {
         _ => name.to_owned(),
     }
 }
-
