@@ -246,6 +246,7 @@ pub fn acquire(
     if is_owned(&before, standing) {
         return Err(LockError::Owned(describe_owner(image)));
     }
+    let decided = before.recorded.clone();
     let is_taken = standing == Standing::TakenOver;
     let former = before.recorded.as_ref().filter(|owner| is_taken && before.clients.contains(&owner.address));
     let is_former_alive = former.is_some();
@@ -289,7 +290,7 @@ pub fn acquire(
         return Err(LockError::Owned(describe_owner(image)));
     }
     // Another claim was faster, and has released the lock again.
-    if !matches!(standing, Standing::Owner) && after.recorded != before.recorded {
+    if standing != Standing::Owner && after.recorded != decided {
         image.unlock()?;
         return Err(LockError::Standby(Box::new(report_of(&after, mark_of(image)?, None))));
     }

@@ -24,17 +24,24 @@ impl Daemon {
 
     /// Serves the volumes on standby whose images this host may claim by now.
     async fn claim_due(&self) {
-        let mut claims = self.standbys.take_claims(&self.volumes, &self.attachments);
         if self.stop.is_stopping() {
             return self.standbys.end();
         }
-        for (known, claim) in claims.drain(..) {
-            let name = known.config.name.clone();
+        let (mut guards, mut requested) = (Vec::new(), Vec::new());
+        for (known, claim) in self.standbys.take_claims(&self.volumes, &self.attachments) {
             // A change of this volume that is in progress supersedes the claim.
-            let Ok(_guard) = self.volumes.lock_for_change(&name) else { continue };
-            self.volumes.order_claim(&name, claim);
-            let (config, from_file) = (known.config, known.from_file);
-            match self.attachments.attach(config, from_file, state::Acceptance::default()).await {
+            let Ok(guard) = self.volumes.lock_for_change(&known.config.name) else { continue };
+            guards.push(guard);
+            self.volumes.order_claim(&known.config.name, claim);
+            requested.push((known.config, known.from_file));
+        }
+        if requested.is_empty() {
+            return;
+        }
+        let names: Vec<String> = requested.iter().map(|(config, _)| config.name.clone()).collect();
+        let results = self.attachments.attach_all(requested, state::Acceptance::default(), PATH_TIMEOUT).await;
+        for (name, result) in names.into_iter().zip(results) {
+            match result {
                 Ok(()) => log::info!(
                     target: VOLUME, volume = name,
                     "volume {name}: this host owns its image now; the volume is in service"
@@ -46,6 +53,7 @@ impl Daemon {
             }
             self.standbys.forget(&name);
         }
+        drop(guards);
     }
 
     async fn retry_due(&self) {

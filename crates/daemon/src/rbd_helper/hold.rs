@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn release_is_ordered_before_the_channel_closes_and_its_answer_is_awaited() {
+    async fn release_is_ordered_before_the_channel_closes_and_answered() {
         let (held, mut helper) = held();
         let shared = Arc::clone(&held.shared);
         let answer = std::thread::spawn(move || {

@@ -155,7 +155,7 @@ fn restart_of_the_owner_is_no_reason_to_take_over() {
 }
 
 #[test]
-fn absent_owner_is_taken_over_from_after_the_margin_where_that_is_configured() {
+fn absent_owner_is_taken_over_from_after_the_configured_margin() {
     let Some(cluster) = cluster("an automatic take-over") else { return };
     let image = cluster.create_image("fleet-absent", 8);
     let automatic = "policy = \"write-through\"\ntake_over = \"automatic\"\ntake_over_after = \"30s\"";
