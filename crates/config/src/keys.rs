@@ -7,14 +7,7 @@
 pub use messages::report::TakesEffect;
 
 pub use super::shape::Shape;
-
-/// A table of the file.
-pub struct Table {
-    /// Its name; empty for the top level.
-    pub name: &'static str,
-    /// Written `[[name]]`, any number of times.
-    pub repeated: bool,
-}
+pub use super::tables::{TABLES, Table, find_table, show_table};
 
 /// A key of a table.
 pub struct Key {
@@ -40,28 +33,6 @@ const COUNT: Shape = Shape::Count(0, u32::MAX);
 const SHARES: Shape = Shape::ChoiceOrCount(&["low", "normal", "high"], 1, 100_000);
 
 use TakesEffect::{Command, Reload, ReloadIfSet, Restart};
-
-/// All tables.
-pub const TABLES: &[Table] = &[
-    table("", false),
-    table("state", false),
-    table("memory", false),
-    table("flash", false),
-    table("control", false),
-    table("api", false),
-    table("history", false),
-    table("alerts", false),
-    table("log", false),
-    table("nbd", false),
-    table("iscsi", false),
-    table("vhost_user", false),
-    table("fleet", false),
-    table("array", true),
-    table("pool", true),
-    table("datastore", true),
-    table("volume", true),
-    table("qos", true),
-];
 
 /// All keys.
 pub const KEYS: &[Key] = &[
@@ -747,10 +718,6 @@ pub const KEYS: &[Key] = &[
         .takes_effect(Reload),
 ];
 
-const fn table(name: &'static str, repeated: bool) -> Table {
-    Table { name, repeated }
-}
-
 const fn key(
     table: &'static str,
     name: &'static str,
@@ -784,20 +751,6 @@ pub fn needs_restart(table: &str, name: &str) -> bool {
 /// The key of that name, if there is one.
 pub fn find_key(table: &str, name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.table == table && key.name == name)
-}
-
-/// The table of that name, if there is one.
-pub fn find_table(name: &str) -> Option<&'static Table> {
-    TABLES.iter().find(|table| table.name == name && !name.is_empty())
-}
-
-/// A table's notation: `[memory]`, `[[volume]]`, `top level`.
-pub fn show_table(name: &str) -> String {
-    match find_table(name) {
-        Some(table) if table.repeated => format!("[[{name}]]"),
-        Some(_) => format!("[{name}]"),
-        None => "top level".to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ pub mod redact;
 mod secrets;
 mod shape;
 mod socket;
+mod tables;
 mod vhost_user;
 pub mod volume_qos;
 mod volumes;
