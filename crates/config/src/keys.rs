@@ -7,14 +7,7 @@
 pub use messages::report::TakesEffect;
 
 pub use super::shape::Shape;
-
-/// A table of the file.
-pub struct Table {
-    /// Its name; empty for the top level.
-    pub name: &'static str,
-    /// Written `[[name]]`, any number of times.
-    pub repeated: bool,
-}
+pub use super::tables::{TABLES, Table, find_table, show_table};
 
 /// A key of a table.
 pub struct Key {
@@ -40,27 +33,6 @@ const COUNT: Shape = Shape::Count(0, u32::MAX);
 const SHARES: Shape = Shape::ChoiceOrCount(&["low", "normal", "high"], 1, 100_000);
 
 use TakesEffect::{Command, Reload, ReloadIfSet, Restart};
-
-/// All tables.
-pub const TABLES: &[Table] = &[
-    table("", false),
-    table("state", false),
-    table("memory", false),
-    table("flash", false),
-    table("control", false),
-    table("api", false),
-    table("history", false),
-    table("alerts", false),
-    table("log", false),
-    table("nbd", false),
-    table("iscsi", false),
-    table("vhost_user", false),
-    table("array", true),
-    table("pool", true),
-    table("datastore", true),
-    table("volume", true),
-    table("qos", true),
-];
 
 /// All keys.
 pub const KEYS: &[Key] = &[
@@ -421,6 +393,14 @@ pub const KEYS: &[Key] = &[
     ),
     key("vhost_user", "socket_mode", r#""0660""#, r#""0660""#, "Permissions of these sockets, octal."),
     key(
+        "fleet",
+        "host",
+        r#""alpha""#,
+        "the machine's host name",
+        "Name of this host in messages and commands about volumes that several hosts have in their configuration \
+         ([fleet.md](fleet.md)). Each of them has its own.",
+    ),
+    key(
         "array",
         "name",
         r#""shelf""#,
@@ -701,6 +681,24 @@ pub const KEYS: &[Key] = &[
     .shape(Shape::Flag)
     .takes_effect(Command),
     key(
+        "volume",
+        "take_over",
+        r#""command" or "automatic""#,
+        r#""command""#,
+        "Only on an image of RBD that another host owns: this host takes it over by command alone, or by itself when \
+         the owner was absent for `take_over_after` ([fleet.md](fleet.md)).",
+    )
+    .shape(Shape::Choice(&["command", "automatic"]))
+    .takes_effect(Reload),
+    key(
+        "volume",
+        "take_over_after",
+        r#""60s""#,
+        r#""60s""#,
+        "Only with `take_over = \"automatic\"`: time for which no client had the image open, at least 30 s.",
+    )
+    .takes_effect(Reload),
+    key(
         "qos",
         "match",
         r#"{ vm = "sql*" }"#,
@@ -720,10 +718,6 @@ pub const KEYS: &[Key] = &[
         .shape(COUNT)
         .takes_effect(Reload),
 ];
-
-const fn table(name: &'static str, repeated: bool) -> Table {
-    Table { name, repeated }
-}
 
 const fn key(
     table: &'static str,
@@ -758,20 +752,6 @@ pub fn needs_restart(table: &str, name: &str) -> bool {
 /// The key of that name, if there is one.
 pub fn find_key(table: &str, name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.table == table && key.name == name)
-}
-
-/// The table of that name, if there is one.
-pub fn find_table(name: &str) -> Option<&'static Table> {
-    TABLES.iter().find(|table| table.name == name && !name.is_empty())
-}
-
-/// A table's notation: `[memory]`, `[[volume]]`, `top level`.
-pub fn show_table(name: &str) -> String {
-    match find_table(name) {
-        Some(table) if table.repeated => format!("[[{name}]]"),
-        Some(_) => format!("[{name}]"),
-        None => "top level".to_owned(),
-    }
 }
 
 #[cfg(test)]

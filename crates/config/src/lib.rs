@@ -6,6 +6,7 @@ mod api;
 pub mod array;
 pub mod backing;
 mod flash;
+mod fleet;
 mod history;
 mod iscsi;
 pub mod keys;
@@ -25,6 +26,7 @@ pub mod redact;
 mod secrets;
 mod shape;
 mod socket;
+mod tables;
 mod vhost_user;
 pub mod volume_qos;
 mod volumes;
@@ -45,6 +47,7 @@ pub use alerts::AlertsConfig;
 pub use api::ApiConfig;
 pub use array::{default_array, show_array};
 pub use backing::{BackingSpec, is_device};
+pub use fleet::{FleetConfig, TakeOverConfig, TakeOverMode};
 pub use history::HistoryConfig;
 pub use iscsi::{IscsiConfig, read_chap, show_portal};
 pub use log::LogConfig;
@@ -217,6 +220,8 @@ pub struct VolumeConfig {
     pub tier_policy: TierChoice,
     /// When its slices of the pool are allocated.
     pub provisioning: Provisioning,
+    /// When this host takes it over from another one.
+    pub take_over: TakeOverConfig,
     /// Quality of service, with `[[qos]]` applied.
     pub qos: VolumeQos,
 }
@@ -243,6 +248,7 @@ impl VolumeConfig {
             flash_max: Ceiling::default(),
             tier_policy: TierChoice::default(),
             provisioning: Provisioning::default(),
+            take_over: TakeOverConfig::default(),
             qos: VolumeQos::default(),
         }
     }
@@ -287,6 +293,7 @@ impl VolumeConfig {
             flash_max: source("flash_max").flash_max,
             tier_policy: source("tier_policy").tier_policy.clone(),
             provisioning: source("provisioning").provisioning,
+            take_over: source("take_over").take_over,
             qos: source("shares").qos,
         }
     }
@@ -329,6 +336,8 @@ pub struct Config {
     pub iscsi: Option<IscsiConfig>,
     /// The vhost-user sockets, if they are on.
     pub vhost_user: Option<VhostUserConfig>,
+    /// This host among those with volumes on the same storage.
+    pub fleet: FleetConfig,
     /// Modelled arrays.
     pub arrays: Vec<ArrayConfig>,
     /// Pools of devices, from which volumes are cut.

@@ -12,6 +12,7 @@ use super::alerts::read_alerts;
 use super::api::read_api;
 use super::backing::split_host_port;
 use super::flash::read_flash;
+use super::fleet::read_fleet;
 use super::history::read_history;
 use super::iscsi::read_iscsi;
 use super::log::read_log;
@@ -118,6 +119,7 @@ fn read_config(
     let nbd = read_nbd(&Section::single(table, "nbd", source), folder, source);
     let iscsi = read_iscsi(&Section::single(table, "iscsi", source), folder, source);
     let vhost_user = read_vhost_user(&Section::single(table, "vhost_user", source), folder, source);
+    let fleet = read_fleet(&Section::single(table, "fleet", source), source);
     let arrays = read_arrays(&Section::repeated(table, "array", source), source);
     let sections_of_pools = Section::repeated(table, "pool", source);
     let pools = read_pools(&sections_of_pools, folder, source);
@@ -145,6 +147,7 @@ fn read_config(
         nbd,
         iscsi,
         vhost_user,
+        fleet,
         arrays,
         pools,
         datastores,

@@ -11,6 +11,7 @@ use seam::real::PathTarget;
 use toml::de::DeValue;
 
 use super::array::default_array;
+use super::fleet::read_take_over;
 use super::iscsi::read_acl;
 use super::look_up::LookUps;
 use super::names::{read_name, report_error};
@@ -104,6 +105,7 @@ pub(super) fn read_volumes(
         let pool = backing.as_ref().and_then(|backing| backing.value.pool());
         let pool = pools.iter().find(|known| pool == Some(known.name.as_str()));
         let (tier_policy, provisioning) = read_placement(section, pool, source);
+        let take_over = read_take_over(section, backing.as_ref().map(|backing| &backing.value), source);
         let size = read_size(section, backing.as_ref(), look_ups, source);
         if let Some(backing) = &backing {
             check_backing_unused(backing, look_ups, &mut earlier, source);
@@ -150,6 +152,7 @@ pub(super) fn read_volumes(
                 flash_max: flash_max.map_or(Ceiling::default(), |max| max.value),
                 tier_policy,
                 provisioning,
+                take_over,
                 qos,
             });
         }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use config::{ApiConfig, BackingSpec, Config, Cores, TierChoice, parse_placement};
+use config::{ApiConfig, BackingSpec, Config, Cores, TakeOverMode, TierChoice, parse_placement};
 use engine::Threshold;
 use events::{Encryption, Login};
 use insta::assert_snapshot;
@@ -318,6 +318,28 @@ fn policy_error_lists_the_policies() {
 fn defer_belongs_to_the_volatile_policy_alone() {
     assert_snapshot!(problems_of(&format!("{VOLUME}defer = \"10s\"\n")));
     assert_snapshot!(problems_of(&format!("{VOLUME}policy = \"write-back-volatile\"\ndefer = \"2h\"\n")));
+}
+
+#[test]
+fn take_over_belongs_to_images_of_rbd_and_has_a_margin() {
+    let volume = |lines: &str| format!("[[volume]]\nname = \"a\"\nbacking = \"rbd:vms/a\"\n{lines}");
+    let parsed = |lines: &str| {
+        let config = Config::parse(Path::new("/etc/hotset.toml"), &volume(lines)).expect("no errors");
+        let take_over = config.volumes[0].take_over;
+        (take_over.mode, take_over.after.as_secs())
+    };
+    assert_eq!(parsed(""), (TakeOverMode::Command, 60));
+    assert_eq!(parsed("take_over = \"automatic\"\ntake_over_after = \"30s\""), (TakeOverMode::Automatic, 30));
+    for (text, fault) in [
+        (format!("{VOLUME}take_over = \"automatic\""), "has no owner"),
+        (volume("take_over = \"soon\""), "no way of a take-over"),
+        (volume("take_over_after = \"60s\""), "means nothing"),
+        (volume("take_over = \"automatic\"\ntake_over_after = \"29s\""), "after that time"),
+        ("[fleet]\nhost = \"two words\"".to_owned(), "not a name of a host"),
+    ] {
+        let problems = problems_of(&text);
+        assert!(problems.contains(fault), "{problems}");
+    }
 }
 
 #[test]

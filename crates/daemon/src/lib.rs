@@ -36,6 +36,7 @@ mod sabotage;
 mod settings;
 mod signals;
 mod socket_access;
+mod standby;
 mod stop;
 mod telemetry;
 mod vhost_user;

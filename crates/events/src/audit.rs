@@ -90,6 +90,16 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::VolumeAdopt { name, give_up: Some(data), .. } => {
             volume_change(name, format!("adopt the backing as it is now, and give up the data of {data}"))
         }
+        Request::FleetMove { name, to: None } => volume_change(name, "release its image for any host"),
+        Request::FleetMove { name, to: Some(host) } => {
+            volume_change(name, format!("release its image for host {host}"))
+        }
+        Request::FleetDrain {} => daemon_change("release the images of all volumes"),
+        Request::FleetTakeOver { name, from, give_up } => {
+            let from = from.as_ref().map_or(String::new(), |host| format!(" from host {host}"));
+            let data = give_up.as_ref().map_or(String::new(), |data| format!(", and give up the data of {data}"));
+            volume_change(name, format!("take over{from}{data}"))
+        }
         Request::TraceOpen { name } => volume_change(name, "record a trace"),
         Request::FlashAdd { path, force } => device_change(path, with_force("add to the flash cache", *force)),
         Request::FlashRemove { path } => device_change(path, "remove from the flash cache"),

@@ -94,6 +94,11 @@ enum Command {
         #[command(subcommand)]
         action: commands::flash::Action,
     },
+    /// Several hosts with volumes on the same storage: show owners, move volumes, take them over
+    Fleet {
+        #[command(subcommand)]
+        action: commands::fleet::Action,
+    },
     /// Show datastores: congestion, and the usage of each volume
     Datastore {
         #[command(subcommand)]
@@ -209,6 +214,7 @@ impl Cli {
             Command::Events(options) => commands::events::run(socket, options, json),
             Command::Alerts { action } => commands::alerts::run(socket, action, json),
             Command::Flash { action } => commands::flash::run(socket, &action, json),
+            Command::Fleet { action } => commands::fleet::run(socket, action, json),
             Command::Datastore { action } => commands::datastore::run(socket, action, json),
             Command::Pool { action } => commands::pool::run(socket, action, json),
             Command::Snapshot { action } => commands::snapshot::run(socket, action, json),

@@ -60,7 +60,7 @@ fn query_identity(client: &mut Client, volume: &str) -> Result<VolumeIdentity, U
     let Answer::Volume(report) = client.request(&Request::VolumeShow { name: volume.to_owned() }, |_| ())? else {
         return Err(unexpected());
     };
-    if report.volume_id.is_empty() || report.state == VolumeState::Refused {
+    if report.volume_id.is_empty() || matches!(report.state, VolumeState::Refused | VolumeState::Standby) {
         return Err(Unreachable::Unavailable(format!(
             "{volume} is not served: {}",
             StatusProblem::join(&report.problems)

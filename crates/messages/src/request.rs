@@ -442,6 +442,27 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         discard_dirty: bool,
     },
+    /// Destage a volume, give its image up for another host, and stop serving it.
+    FleetMove {
+        /// The volume.
+        name: String,
+        /// The host that may claim the image; default: any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<String>,
+    },
+    /// The same for all volumes on shared storage.
+    FleetDrain {},
+    /// Take a volume on standby over from its owner, whose client is blocked.
+    FleetTakeOver {
+        /// The volume.
+        name: String,
+        /// The host that the owner has to be; default: whoever is the owner.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<String>,
+        /// The name of another host's data that may be lost.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        give_up: Option<String>,
+    },
     /// Create a token for the HTTP interface.
     TokenCreate {
         /// Its name.

@@ -65,6 +65,15 @@ impl Control {
         poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
+    /// Waits until the daemon closes the channel or ends, for a limited time.
+    pub fn wait_for_close(&self, limit: Duration) {
+        let Ok(socket) = self.socket() else { return std::thread::sleep(limit) };
+        let mut fds = [PollFd::new(&socket, PollFlags::RDHUP)];
+        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+        // An interruption shortens one pause.
+        let (Ok(_) | Err(_)) = poll(&mut fds, Some(&limit));
+    }
+
     /// A second handle to the socket, which becomes readable when the daemon closes it or ends.
     pub fn socket(&self) -> io::Result<UnixStream> {
         self.0.lock().expect("no holder of the lock panics").try_clone()

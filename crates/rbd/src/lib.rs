@@ -4,16 +4,21 @@
 //! Ceph: `hotset-rbd` loads librbd and librados at run time, and a hang or a crash in them stays in its process.
 
 mod boot_clock;
+mod host_name;
 mod image_spec;
+mod invocation;
 mod line;
 mod order;
+mod release;
+mod standby_report;
 mod status;
 
-/// Argument of a helper before the names of data that may be lost, separated by commas ([`Mark::show_id`]).
-pub const GIVE_UP: &str = "--give-up";
-
 pub use boot_clock::{LEASE, boot_ms, expired_for};
+pub use host_name::{host_word, machine_name};
 pub use image_spec::{ImageSpec, ImageSpecError, is_image_address};
+pub use invocation::{Claim, Invocation, Purpose, TakeOver};
 pub use line::{LINE_BYTES_MAX, read_line};
 pub use order::Order;
+pub use release::Release;
+pub use standby_report::StandbyReport;
 pub use status::{Expected, Mark, Ownership, Status};

@@ -10,21 +10,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rbd::{Expected, GIVE_UP, Mark, Status, boot_ms};
+use rbd::{Claim, Expected, LEASE, Mark, Purpose, Release, StandbyReport, Status, boot_ms};
 
 use super::control::Control;
 use super::ffi::{CephError, Image};
+use super::image_owner::ImageOwner;
 use super::lease::Lease;
 use super::locality::Locality;
 use super::owner_record::{
-    ACQUISITION_MAX, CLIENTS_WAIT_MAX, ImageOwner, Interruption, KnownRecord, OwnerRecord, Sighting, continues,
-    is_free, is_undisturbed, living_owner, stranger,
+    ACQUISITION_MAX, CLIENTS_WAIT_MAX, Interruption, KnownRecord, OwnerRecord, Sighting, continues, is_free,
+    is_undisturbed, living_owner, stranger,
 };
 use super::record_file::RecordFile;
+use super::standby::report_of;
+use super::standing::{Facts, Standing, standing};
 use super::undestaged::UndestagedMark;
 
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Reserve after the lease of a former owner, whose clock may run slower by 1 %.
+const LEASE_RESERVE: Duration = Duration::from_secs(1);
 
 /// Why the lock was not acquired.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +67,15 @@ pub enum LockError {
         /// Its identity now.
         found: String,
     },
+    /// Another host owns the image, and nothing permits to claim it.
+    #[error("host {} owns the image", .0.owner)]
+    Standby(Box<StandbyReport>),
+    /// The owner that is to be replaced has the image open without the lock, so it cannot be blocked with it.
+    #[error("the owner has the image open without its lock: {0}; it closes it, or ends within 30 s: try again then")]
+    Unlocked(String),
+    /// The image's data is not complete, so it cannot be released.
+    #[error("the image has its mark of undestaged data still")]
+    Marked,
     /// Another host may have flushed writes that the image lacks.
     #[error("the image lacks flushed writes that host {} may have", .0.host)]
     Undestaged(Mark),
@@ -83,25 +97,30 @@ impl LockError {
     }
 }
 
+/// The host and its records.
+#[derive(Clone, Copy, Debug)]
+pub struct Site<'a> {
+    /// Folder of the records of owners.
+    pub folder: &'a Path,
+    /// Name of the host.
+    pub host: &'a str,
+}
+
 /// The start of a helper.
 pub enum HelperStart {
-    /// The first one of a daemon for the image, with the names of data that may be lost.
-    First(Vec<String>),
+    /// The first one of a daemon for the image, with what permits to claim it, and the names of data that may be lost.
+    First(Claim, Vec<String>),
     /// A start after a crash, which must continue the ownership that the daemon has.
     Again(Expected),
 }
 
 impl HelperStart {
-    /// The start in the program's arguments after the folder.
-    pub fn parse(mut arguments: impl Iterator<Item = String>) -> HelperStart {
-        match arguments.next().zip(arguments.next()) {
-            Some((option, names)) if option == GIVE_UP => {
-                HelperStart::First(names.split(',').map(str::to_owned).collect())
-            }
-            Some((identity, lineage)) => {
-                Expected::parse(&identity, &lineage).map_or_else(|| HelperStart::First(Vec::new()), HelperStart::Again)
-            }
-            None => HelperStart::First(Vec::new()),
+    /// The start of a process with that purpose; `None` for one that only looks.
+    pub fn new(purpose: Purpose) -> Option<HelperStart> {
+        match purpose {
+            Purpose::First { claim, given_up } => Some(HelperStart::First(claim, given_up)),
+            Purpose::Again(expected) => Some(HelperStart::Again(expected)),
+            Purpose::Standby(_) => None,
         }
     }
 
@@ -109,16 +128,31 @@ impl HelperStart {
     pub fn expected(&self) -> Option<&Expected> {
         match self {
             HelperStart::Again(expected) => Some(expected),
-            HelperStart::First(_) => None,
+            HelperStart::First(..) => None,
         }
     }
 
     /// Checks the mark of another host. Returns it if its data may be lost.
     fn check(&self, mark: Option<UndestagedMark>) -> Result<Option<u64>, LockError> {
-        let (HelperStart::First(given_up), Some(mark)) = (self, mark) else { return Ok(None) };
+        let (HelperStart::First(_, given_up), Some(mark)) = (self, mark) else { return Ok(None) };
         match given_up.contains(&Mark::show_id(mark.id)) {
             true => Ok(Some(mark.id)),
             false => Err(LockError::Undestaged(Mark { id: mark.id, host: mark.host })),
+        }
+    }
+
+    /// Applies the rule of claims to a look at the image. A start after a crash continues its ownership, or fails.
+    fn standing(
+        &self,
+        image: &Image,
+        host: &str,
+        known: Option<&KnownRecord>,
+        now: &Sighting,
+    ) -> Result<Standing, LockError> {
+        let HelperStart::First(claim, _) = self else { return Ok(Standing::Owner) };
+        match standing(&Facts::of(known, now), claim, host) {
+            Standing::Standby => Err(LockError::Standby(Box::new(report_of(now, mark_of(image)?, None)))),
+            standing => Ok(standing),
         }
     }
 }
@@ -127,6 +161,11 @@ impl HelperStart {
 pub struct OwnedLock {
     file: RecordFile,
     record: OwnerRecord,
+    /// The ownership in the image's metadata.
+    owner: ImageOwner,
+    /// When the lease of a former owner ends that was alive, in milliseconds of this boot: until then it may answer
+    /// reads from its cache.
+    pub served_from_ms: Option<u64>,
     /// The mark of another host whose data was given up.
     pub given_up: Option<u64>,
     folder: String,
@@ -148,7 +187,7 @@ pub fn check_mark(image: &Image, identity: &str, folder: &Path, start: &HelperSt
 pub fn acquire(
     image: &Image,
     identity: &str,
-    folder: &Path,
+    Site { folder, host }: Site<'_>,
     start: &HelperStart,
     control: &Arc<Control>,
 ) -> Result<(OwnedLock, Lease), LockError> {
@@ -170,7 +209,13 @@ pub fn acquire(
     // Not waited for: other volumes start meanwhile, and the daemon tries again.
     let own = image.own_address()?;
     let now = look_beside(image, &own)?;
-    if expected.is_none() && living_owner(known.as_ref(), &now).is_some() {
+    let of_look = |now: &Sighting| start.standing(image, host, known.as_ref(), now);
+    // A command takes the image from its owner, not from a virtual machine that has the lock meanwhile.
+    let is_owned = |now: &Sighting, standing| {
+        let owner = now.recorded.as_ref().filter(|_| standing == Standing::TakenOver).map(|owner| &owner.address);
+        expected.is_none() && living_owner(known.as_ref(), now).is_some_and(|living| Some(living) != owner)
+    };
+    if is_owned(&now, of_look(&now)?) {
         return Err(LockError::Owned(describe_owner(image)));
     }
     let is_continued = continues(known.as_ref(), &now).is_ok();
@@ -186,13 +231,27 @@ pub fn acquire(
     let mut interruption = continues(known.as_ref(), &before).err();
     if let Some(expected) = expected {
         let is_same = known.as_ref().is_some_and(|known| known.record.lineage == expected.lineage);
-        if let Some(interruption) = interruption.or_else(|| (!is_same).then_some(Interruption::Unknown)) {
+        let is_released = before.recorded.as_ref().is_some_and(|owner| owner.release.is_some());
+        let released = || is_released.then(|| Interruption::Token(before.recorded.clone()));
+        let unknown = || (!is_same).then_some(Interruption::Unknown);
+        if let Some(interruption) = interruption.or_else(released).or_else(unknown) {
             return Err(LockError::Interrupted(interruption));
         }
         interruption = None;
     }
-    if living_owner(known.as_ref(), &before).is_some() {
+    let standing = of_look(&before)?;
+    if expected.is_none() {
+        start.check(mark_of(image)?.filter(|mark| !mark.is_own(known.as_ref(), interruption.is_none())))?;
+    }
+    if is_owned(&before, standing) {
         return Err(LockError::Owned(describe_owner(image)));
+    }
+    let decided = before.recorded.clone();
+    let is_taken = standing == Standing::TakenOver;
+    let former = before.recorded.as_ref().filter(|owner| is_taken && before.clients.contains(&owner.address));
+    let is_former_alive = former.is_some();
+    if let Some(owner) = former.filter(|_| before.lock.is_none()) {
+        return Err(LockError::Unlocked(owner.description()));
     }
     if let Some(Interruption::Client(address)) = &interruption
         && !claimed.has_waited(boot_ms())
@@ -202,8 +261,9 @@ pub fn acquire(
     }
     // From the break of a predecessor's lock on, the end of this process would end the lineage.
     let _progress = control.report_progress("acquiring the lock", ACQUISITION_MAX);
-    let held_by_own = |address: &&String| known.as_ref().is_some_and(|known| known.is_own(address));
-    if let Some(address) = before.lock.as_ref().filter(held_by_own) {
+    let is_broken = |address: &&String| is_taken || known.as_ref().is_some_and(|known| known.is_own(address));
+    let mut served_from_ms = None;
+    if let Some(address) = before.lock.as_ref().filter(is_broken) {
         image.break_lock(address).map_err(|error| match error.errno {
             // That client is not the owner any more.
             libc::ENOENT | libc::EBUSY if expected.is_some() => LockError::Interrupted(Interruption::Broken),
@@ -211,6 +271,9 @@ pub fn acquire(
             _ => LockError::Ceph(error),
         })?;
         let now = look_beside(image, &own)?;
+        // That client is blocked, at the header's storage at least: none of its checks succeeds that begins from now on.
+        let lease = LEASE + LEASE_RESERVE;
+        served_from_ms = is_former_alive.then(|| boot_ms() + lease.as_millis() as u64);
         interruption = interruption.or(is_free(known.as_ref(), &before, &now).err());
         before = now;
     }
@@ -225,6 +288,11 @@ pub fn acquire(
     let after = look(image)?;
     if expected.is_none() && (!is_owner || after.lock.as_ref() != Some(&own)) {
         return Err(LockError::Owned(describe_owner(image)));
+    }
+    // Another claim was faster, and has released the lock again.
+    if standing != Standing::Owner && after.recorded != decided {
+        image.unlock()?;
+        return Err(LockError::Standby(Box::new(report_of(&after, mark_of(image)?, None))));
     }
     let duration = began.elapsed();
     let undisturbed = is_undisturbed(known.as_ref(), &before, header_version, duration, &after, &own);
@@ -246,7 +314,14 @@ pub fn acquire(
         }
     };
     let epoch = after.recorded.as_ref().map_or(1, |owner| owner.epoch.saturating_add(1));
-    let owner = ImageOwner { epoch, token: new_token, description: format!("host {} at {own}", host_name()) };
+    let owner = ImageOwner {
+        epoch,
+        token: new_token,
+        host: host.to_owned(),
+        address: own.clone(),
+        image_id: Some(image.id()?),
+        release: None,
+    };
     let (token_before, now_ms) = (after.recorded.as_ref().map_or(0, |owner| owner.token), boot_ms());
     let claims = match &known {
         Some(known) if known.locality == Locality::SameBoot => known.record.claims_of_successor(now_ms),
@@ -277,7 +352,7 @@ pub fn acquire(
     if given_up.is_some() {
         image.set_undestaged(None)?;
     }
-    let lock = OwnedLock { file, record, given_up, folder: folder_text };
+    let lock = OwnedLock { file, record, owner, served_from_ms, given_up, folder: folder_text };
     lock.keep_mark(image)?;
     Ok((lock, began))
 }
@@ -316,9 +391,32 @@ impl OwnedLock {
     pub fn keep_mark(&self, image: &Image) -> Result<(), LockError> {
         let Some(id) = self.record.undestaged else { return Ok(()) };
         if mark_of(image)?.is_none_or(|mark| mark.id != id) {
-            let mark = UndestagedMark { id, image_id: image.id()?, host: host_name() };
+            let mark = UndestagedMark { id, image_id: image.id()?, host: self.owner.host.clone() };
             image.set_undestaged(Some(&mark.encode()))?;
         }
+        Ok(())
+    }
+
+    /// Number of the ownership.
+    pub fn epoch(&self) -> u64 {
+        self.owner.epoch
+    }
+
+    /// Records in the image that this owner gives it up: its data is complete, and no request is in flight. The lock is
+    /// released next; until then no other host claims the image. After a crash between the two, the lock is that of a
+    /// dead client.
+    pub fn record_release(&mut self, image: &Image, release: &Release) -> Result<(), LockError> {
+        if self.record.undestaged.is_some() || mark_of(image)?.is_some() {
+            return Err(LockError::Marked);
+        }
+        // librbd writes metadata of other clients' images too: only the present owner may replace its record.
+        let recorded = image.owner()?.and_then(|text| ImageOwner::parse(&text));
+        if !image.is_lock_owner()? || recorded.as_ref() != Some(&self.owner) {
+            return Err(LockError::Interrupted(Interruption::Token(recorded)));
+        }
+        let released = ImageOwner { release: Some(release.clone()), ..self.owner.clone() };
+        image.set_owner(&released.encode())?;
+        self.owner = released;
         Ok(())
     }
 
@@ -336,17 +434,16 @@ impl OwnedLock {
 pub fn look(image: &Image) -> Result<Sighting, CephError> {
     // The version is read first: a change after it counts as one.
     let header_version = image.header_version()?;
-    let recorded = image.owner()?;
-    let recorded = recorded.map(|text| {
-        let damaged = || ImageOwner { epoch: 0, token: 0, description: "unknown, in a damaged record".to_owned() };
-        ImageOwner::parse(&text).unwrap_or_else(damaged)
-    });
+    let recorded = image.owner()?.map(|text| ImageOwner::parse_or_unknown(&text));
+    let image_id = image.id()?;
+    // A clone or a copy has the owner's record of another image.
+    let recorded = recorded.filter(|owner| owner.is_of(&image_id));
     let clients = image.watchers()?.into_iter().map(|watcher| watcher.address).collect();
     Ok(Sighting { recorded, lock: image.lock_owner()?, header_version, clients })
 }
 
 /// The mark of undestaged data. That of another image, of which this one is a clone or a copy, is none.
-fn mark_of(image: &Image) -> Result<Option<UndestagedMark>, CephError> {
+pub fn mark_of(image: &Image) -> Result<Option<UndestagedMark>, CephError> {
     let Some(text) = image.undestaged()? else { return Ok(None) };
     let image_id = image.id()?;
     Ok(Some(UndestagedMark::parse(&text, &image_id)).filter(|mark| mark.image_id == image_id))
@@ -391,11 +488,6 @@ fn describe_owner(image: &Image) -> String {
     let watchers = image.watchers().unwrap_or_default();
     let watcher = watchers.iter().find(|watcher| watcher.address == owner);
     watcher.map_or_else(|| owner.clone(), |watcher| format!("client.{} at {owner}", watcher.id))
-}
-
-/// The name of this machine, for messages.
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// A random number from the operating system, never 0.

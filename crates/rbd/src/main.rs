@@ -1,12 +1,11 @@
 //! `hotset-rbd`: serves one image of Ceph's RBD over NBD to the daemon that started it. Only the daemon runs it:
 //! standard input is a listening Unix socket, standard output the control channel.
 //!
-//! Usage: `hotset-rbd rbd:POOL/IMAGE FOLDER [--give-up NAMES | IDENTITY LINEAGE]`. The folder has the records of
-//! owners, one file per image. The names are those of data that may be lost. After a crash, the daemon passes the image
-//! and the lineage that the successor must continue.
+//! Its arguments are a [`rbd::Invocation`].
 
 mod control;
 mod ffi;
+mod image_owner;
 mod lease;
 mod locality;
 mod lock;
@@ -15,19 +14,23 @@ mod owner_record;
 mod ownership;
 mod record_file;
 mod server;
+mod standby;
+mod standing;
 mod undestaged;
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rbd::{Expected, ImageSpec, Ownership, Status};
+use rbd::{Expected, ImageSpec, Invocation, Ownership, Purpose, Status, boot_ms};
 
 use self::control::Control;
 use self::ffi::{Cluster, Image};
-use self::lock::{HelperStart, LockError};
+use self::lock::{HelperStart, LockError, Site};
 use self::options::OptionError;
+
+/// Time for the orders that came before the end of the control channel.
+const ORDERS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why the image is not served.
 #[derive(Debug, thiserror::Error)]
@@ -49,9 +52,10 @@ enum StartError {
 impl StartError {
     fn status(&self) -> Status {
         match self {
-            StartError::Lock(error @ (LockError::Owned(_) | LockError::Open(_) | LockError::Served)) => {
-                Status::Busy(error.to_string())
-            }
+            StartError::Lock(
+                error @ (LockError::Owned(_) | LockError::Open(_) | LockError::Unlocked(_) | LockError::Served),
+            ) => Status::Busy(error.to_string()),
+            StartError::Lock(LockError::Standby(report)) => Status::Standby((**report).clone()),
             StartError::Lock(LockError::Undestaged(mark)) => Status::Undestaged(mark.clone()),
             StartError::Lock(error) if error.is_final() => Status::Lost(error.to_string()),
             other => Status::Failed(other.to_string()),
@@ -61,13 +65,10 @@ impl StartError {
 
 fn main() -> ExitCode {
     ffi::ignore_stop_signals();
-    let mut arguments = std::env::args().skip(1);
-    let Some(spec) = arguments.next() else {
+    let Some(invocation) = Invocation::parse(std::env::args().skip(1)) else {
         eprintln!("hotset-rbd is started by the daemon; configure a volume with backing = \"rbd:POOL/IMAGE\"");
         return ExitCode::from(2);
     };
-    let folder = PathBuf::from(arguments.next().unwrap_or_default());
-    let start = HelperStart::parse(arguments);
     let control = match Control::at_stdout() {
         Ok(control) => Arc::new(control),
         Err(error) => {
@@ -75,7 +76,16 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match serve(&spec, &folder, &start, &control) {
+    let Invocation { image, folder, host, purpose } = invocation;
+    let site = Site { folder: &folder, host: &host };
+    let ended = match purpose {
+        Purpose::Standby(take_over) => standby::watch(&image, site, take_over, &control),
+        purpose => match HelperStart::new(purpose) {
+            Some(start) => serve(&image, site, &start, &control),
+            None => Ok(()),
+        },
+    };
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             control.send(&error.status());
@@ -85,37 +95,56 @@ fn main() -> ExitCode {
 }
 
 /// Opens and locks the image, serves it until the daemon closes the control channel, and releases it.
-fn serve(spec: &str, folder: &Path, start: &HelperStart, control: &Arc<Control>) -> Result<(), StartError> {
+fn serve(spec: &str, site: Site<'_>, start: &HelperStart, control: &Arc<Control>) -> Result<(), StartError> {
     let spec: ImageSpec = spec.parse()?;
-    let orders = ownership::end_with_daemon(control.socket()?);
+    let (orders, closed) = ownership::end_with_daemon(control.socket()?);
     let libraries = ffi::load()?;
     control.send(&Status::Progress("connecting to the cluster".to_owned()));
     let cluster = Arc::new(Cluster::connect(libraries, &spec)?);
     control.send(&Status::Progress("opening the image".to_owned()));
-    if start.expected().is_none() {
+    if let HelperStart::First(claim, _) = start {
         let image = Image::open_read_only(&cluster, &spec)?;
-        lock::check_mark(&image, &identity_of(&image, &spec)?, folder, start)?;
+        let identity = identity_of(&image, &spec)?;
+        standby::check_standing(&image, &identity, site, claim)?;
+        lock::check_mark(&image, &identity, site.folder, start)?;
     }
     let image = Arc::new(Image::open(&cluster, &spec, start.expected().and_then(Expected::image_id))?);
     options::check(&image)?;
     let identity = identity_of(&image, &spec)?;
-    let (lock, lease) = lock::acquire(&image, &identity, folder, start, control)?;
-    let (record, given_up) = (lock.record().clone(), lock.given_up);
+    let (lock, lease) = lock::acquire(&image, &identity, site, start, control)?;
+    let (record, given_up, served_from_ms) = (lock.record().clone(), lock.given_up, lock.served_from_ms);
+    let epoch = lock.epoch();
     let lock = Arc::new(Mutex::new(lock));
-    let proven_ms = lease.began_ms();
     let ownership = ownership::watch(&image, Arc::clone(&lock), Arc::clone(control), lease)?;
+    wait_for_former_owner(served_from_ms, control);
     ownership.end_if_expired();
     let (image_owned, reason) = (Expected { identity, lineage: record.lineage }, record.reason);
-    control.send(&Status::Ready(Ownership { image: image_owned, proven_ms, given_up, reason }));
+    let proven_ms = ownership.proven_ms();
+    control.send(&Status::Ready(Ownership { image: image_owned, proven_ms, given_up, epoch, reason }));
     ownership.obey(orders, &image, &lock);
     let served = server::serve_until_closed(&image, &ownership, control);
     let image = into_only_handle(image);
     // After a loss, another client may have had the lock: its release would prove nothing.
     if !ownership.is_lost() {
         ownership.end_if_expired();
-        lock.lock().unwrap_or_else(PoisonError::into_inner).release(&image)?;
+        let mut lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let ordered = closed.recv_timeout(ORDERS_TIMEOUT).ok().flatten();
+        let recorded = ordered.map(|release| lock.record_release(&image, &release));
+        lock.release(&image)?;
+        recorded.into_iter().for_each(|recorded| {
+            control.send(&recorded.map_or_else(|error| Status::NotReleased(error.to_string()), |()| Status::Released));
+        });
     }
     Ok(served?)
+}
+
+/// Waits until the lease of a blocked former owner has ended: it may answer reads from its cache for so long.
+fn wait_for_former_owner(served_from_ms: Option<u64>, control: &Arc<Control>) {
+    let remaining = || Duration::from_millis(served_from_ms.unwrap_or(0).saturating_sub(boot_ms()));
+    let _progress = control.report_progress("waiting for the end of the former owner's lease", remaining());
+    while remaining() > Duration::ZERO && !control.is_closed() {
+        control.wait_for_close(remaining());
+    }
 }
 
 /// The identity of an open image.

@@ -15,6 +15,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::image_owner::ImageOwner;
 use super::locality::{Locality, LockFileId};
 
 /// Longest time from the last look before an acquisition to the look after it: far below the lease, with room for the
@@ -77,17 +78,6 @@ pub struct KnownRecord {
     pub locality: Locality,
 }
 
-/// The ownership that an image's metadata records.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImageOwner {
-    /// Number of the ownership, from 1 on.
-    pub epoch: u64,
-    /// Its token.
-    pub token: u64,
-    /// The host of the owner and its address, for messages.
-    pub description: String,
-}
-
 /// The state of an image at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sighting {
@@ -129,7 +119,7 @@ impl fmt::Display for Interruption {
         match self {
             Interruption::Unknown => write!(f, "the state directory has no record of the last ownership of the image"),
             Interruption::Token(Some(owner)) => {
-                write!(f, "another hotset has owned the image: {}, ownership {}", owner.description, owner.epoch)
+                write!(f, "another hotset has owned the image: {}, ownership {}", owner.description(), owner.epoch)
             }
             Interruption::Token(None) => write!(f, "the record of the owner is missing in the image's metadata"),
             Interruption::Copied => write!(
@@ -259,7 +249,7 @@ impl OwnerRecord {
     }
 
     /// True if the image's metadata have the token of this ownership, or do not have it yet.
-    fn has_token(&self, now: &Sighting) -> bool {
+    pub fn has_token(&self, now: &Sighting) -> bool {
         let token = now.recorded.as_ref().map_or(0, |owner| owner.token);
         token == self.token || (token == self.token_before && now.lock.as_ref() == Some(&self.address))
     }
@@ -271,21 +261,6 @@ impl KnownRecord {
     pub fn is_own(&self, address: &str) -> bool {
         let OwnerRecord { address: owner, claims, .. } = &self.record;
         self.locality == Locality::SameBoot && (owner == address || claims.iter().any(|claim| claim.address == address))
-    }
-}
-
-impl ImageOwner {
-    /// The ownership in a metadata value; `None` if it is damaged.
-    pub fn parse(text: &str) -> Option<ImageOwner> {
-        let mut words = text.splitn(3, ' ');
-        let epoch = words.next()?.parse().ok()?;
-        let token = u64::from_str_radix(words.next()?, 16).ok()?;
-        Some(ImageOwner { epoch, token, description: words.next()?.to_owned() })
-    }
-
-    /// The metadata value.
-    pub fn encode(&self) -> String {
-        format!("{} {:016x} {}", self.epoch, self.token, self.description)
     }
 }
 
@@ -382,7 +357,7 @@ mod tests {
     const OTHER: &str = "10.0.0.2:0/2";
 
     fn owner(token: u64) -> Option<ImageOwner> {
-        Some(ImageOwner { epoch: 3, token, description: "host a at 10.0.0.1:0/1".to_owned() })
+        ImageOwner::parse(&format!("3 {token:x} host a at 10.0.0.1:0/1"))
     }
 
     fn claim(address: &str, until_ms: Option<u64>) -> Claim {
@@ -426,8 +401,6 @@ mod tests {
             assert_eq!(OwnerRecord::parse(&text[..text.len() - 5]), None, "the end is missing");
             assert_eq!(OwnerRecord::parse(&text.replace("owner 2", "owner 1")), None);
         }
-        assert_eq!(ImageOwner::parse(&owner(7).expect("an owner").encode()), owner(7));
-        assert_eq!(ImageOwner::parse("x"), None);
     }
 
     fn undisturbed(

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use rbd::{LEASE, Order, Status, boot_ms, read_line};
+use rbd::{LEASE, Order, Release, Status, boot_ms, read_line};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::control::Control;
@@ -26,21 +26,24 @@ const CHECK_PAUSE_MIN: Duration = Duration::from_millis(200);
 const LEASE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Starts a thread that passes on the daemon's orders, and ends this process after the daemon has closed the control
-/// channel or ended, even if a call of librbd hangs.
-pub fn end_with_daemon(control: UnixStream) -> Receiver<Order> {
-    let (orders, received) = channel();
+/// channel or ended, even if a call of librbd hangs. The second receiver gets the last order to release the image, once
+/// the channel has been closed.
+pub fn end_with_daemon(control: UnixStream) -> (Receiver<Order>, Receiver<Option<Release>>) {
+    let ((orders, received), (closed, close)) = (channel(), channel());
     std::thread::spawn(move || {
-        let mut control = BufReader::new(control);
+        let (mut control, mut release) = (BufReader::new(control), None);
         while let Ok(Some(line)) = read_line(&mut control) {
             if let Some(order) = Order::parse(&line) {
                 // The service may have ended.
                 let (Ok(()) | Err(_)) = orders.send(order);
             }
+            release = Release::parse_order(&line).or(release);
         }
+        let (Ok(()) | Err(_)) = closed.send(release);
         std::thread::sleep(CLOSE_TIMEOUT);
         kill_self();
     });
-    received
+    (received, close)
 }
 
 /// Ends this process at once. The destructors of Ceph's libraries may hang: a signal runs none.
@@ -100,7 +103,7 @@ fn judge(token: u64, findings: Result<Findings, CephError>) -> Verdict {
         _ if !has_feature => lost("the image's feature exclusive-lock was switched off"),
         _ if !is_owner || sighting.lock.is_none() => lost("another client has broken it"),
         Some(owner) if owner.token == token => Verdict::Owned,
-        Some(owner) => Verdict::Lost(format!("another hotset has owned the image: {}", owner.description)),
+        Some(owner) => Verdict::Lost(format!("another hotset has owned the image: {}", owner.description())),
         None => lost("the record of its owner is missing in the image's metadata"),
     }
 }
@@ -149,6 +152,11 @@ impl Ownership {
     /// True after the loss of the lock.
     pub fn is_lost(&self) -> bool {
         self.lost.get().is_some()
+    }
+
+    /// When the last check that has proven the ownership began, in milliseconds of this boot.
+    pub fn proven_ms(&self) -> u64 {
+        self.lease.began_ms()
     }
 
     /// Ends this process if the last successful check of the lock is too old: it was stopped, or the cluster does not
@@ -218,13 +226,13 @@ impl Ownership {
 
 #[cfg(test)]
 mod tests {
-    use super::super::owner_record::ImageOwner;
+    use super::super::image_owner::ImageOwner;
     use super::*;
 
     #[test]
     fn only_a_silent_cluster_leaves_the_ownership_open() {
         let sighting = |token| Sighting {
-            recorded: Some(ImageOwner { epoch: 1, token, description: "host a".to_owned() }),
+            recorded: ImageOwner::parse(&format!("1 {token:x} host a at b")),
             lock: Some("a:0/1".to_owned()),
             ..Sighting::default()
         };

@@ -1,6 +1,7 @@
 //! Messages from `hotset-rbd` to the daemon: one line of text each, on the control channel.
 
 use super::line::LINE_BYTES_MAX;
+use super::standby_report::StandbyReport;
 
 /// The ownership of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +12,8 @@ pub struct Ownership {
     pub proven_ms: u64,
     /// The mark of another host whose data was given up; `None` if there was no mark.
     pub given_up: Option<u64>,
+    /// Number of the ownership among those of the image.
+    pub epoch: u64,
     /// Why another lineage ended with this one; empty if this is the first one.
     pub reason: String,
 }
@@ -78,6 +81,12 @@ pub enum Status {
     NotMarked(String),
     /// The image has a mark of another host; the process ends.
     Undestaged(Mark),
+    /// Another host owns the image; a process that was to serve it ends.
+    Standby(StandbyReport),
+    /// The image was released for a move; the process ends.
+    Released,
+    /// It was not, for this reason; the process ends.
+    NotReleased(String),
     /// The exclusive lock is lost. All requests fail from now on.
     Lost(String),
 }
@@ -87,15 +96,18 @@ impl Status {
     pub fn encode(&self) -> String {
         let line = match self {
             Status::Progress(text) => format!("progress {text}"),
-            Status::Ready(Ownership { image, proven_ms, given_up, reason }) => {
+            Status::Ready(Ownership { image, proven_ms, given_up, epoch, reason }) => {
                 let given_up = Mark::show_id(given_up.unwrap_or(0));
-                format!("ready {} {} {proven_ms} {given_up} {reason}", image.identity, image.show_lineage())
+                format!("ready {} {} {proven_ms} {given_up} {epoch} {reason}", image.identity, image.show_lineage())
             }
             Status::Renewed(proven_ms) => format!("renewed {proven_ms}"),
             Status::Busy(text) => format!("busy {text}"),
             Status::Marked(is_marked) => format!("marked {is_marked}"),
             Status::NotMarked(text) => format!("not-marked {text}"),
             Status::Undestaged(Mark { id, host }) => format!("undestaged {} {host}", Mark::show_id(*id)),
+            Status::Standby(report) => format!("standby {}", report.encode()),
+            Status::Released => "released".to_owned(),
+            Status::NotReleased(text) => format!("not-released {text}"),
             Status::Failed(text) => format!("failed {text}"),
             Status::Lost(text) => format!("lost {text}"),
         };
@@ -105,6 +117,9 @@ impl Status {
 
     /// Parses a line; `None` if it is no message.
     pub fn parse(line: &str) -> Option<Status> {
+        if line == "released" {
+            return Some(Status::Released);
+        }
         let (kind, text) = line.split_once(' ')?;
         let text = text.to_owned();
         Some(match kind {
@@ -113,10 +128,12 @@ impl Status {
                 let (identity, rest) = text.split_once(' ')?;
                 let (lineage, rest) = rest.split_once(' ')?;
                 let (proven_ms, rest) = rest.split_once(' ')?;
-                let (given_up, reason) = rest.split_once(' ').unwrap_or((rest, ""));
+                let (given_up, rest) = rest.split_once(' ')?;
+                let (epoch, reason) = rest.split_once(' ').unwrap_or((rest, ""));
                 let (image, proven_ms) = (Expected::parse(identity, lineage)?, proven_ms.parse().ok()?);
                 let given_up = Some(u64::from_str_radix(given_up, 16).ok()?).filter(|id| *id != 0);
-                Status::Ready(Ownership { image, proven_ms, given_up, reason: reason.to_owned() })
+                let (epoch, reason) = (epoch.parse().ok()?, reason.to_owned());
+                Status::Ready(Ownership { image, proven_ms, given_up, epoch, reason })
             }
             "renewed" => Status::Renewed(text.parse().ok()?),
             "busy" => Status::Busy(text),
@@ -126,6 +143,8 @@ impl Status {
                 let (id, host) = text.split_once(' ')?;
                 Status::Undestaged(Mark { id: u64::from_str_radix(id, 16).ok()?, host: host.to_owned() })
             }
+            "standby" => Status::Standby(StandbyReport::parse(&text)?),
+            "not-released" => Status::NotReleased(text),
             "failed" => Status::Failed(text),
             "lost" => Status::Lost(text),
             _ => return None,
@@ -143,10 +162,15 @@ mod tests {
         let image = Expected { identity: "rbd:f/1/a".to_owned(), lineage: 7 };
         assert_eq!(Expected::parse(&image.identity, &image.show_lineage()), Some(image.clone()));
         assert_eq!(image.image_id(), Some("a"));
+        let ownership = Ownership { image, proven_ms: 5, given_up: None, epoch: 4, reason: text() };
+        let report = StandbyReport::parse("3 true any record alpha 0000000000000009 beta").expect("a report");
         for status in [
             Status::Progress(text()),
-            Status::Ready(Ownership { image: image.clone(), proven_ms: 5, given_up: None, reason: String::new() }),
-            Status::Ready(Ownership { image: image.clone(), proven_ms: 5, given_up: Some(9), reason: text() }),
+            Status::Ready(Ownership { reason: String::new(), ..ownership.clone() }),
+            Status::Ready(Ownership { given_up: Some(9), ..ownership }),
+            Status::Standby(report),
+            Status::Released,
+            Status::NotReleased(text()),
             Status::Renewed(8),
             Status::Busy(text()),
             Status::Marked(true),

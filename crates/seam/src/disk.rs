@@ -58,6 +58,14 @@ pub enum DiskError {
         /// Name of the host.
         host: String,
     },
+    /// Another host owns the storage.
+    #[error("host {owner} owns it")]
+    Standby {
+        /// Name of that host.
+        owner: String,
+        /// What is known of it, for the caller that opens the storage.
+        report: String,
+    },
     /// This process has lost the storage to another one for good.
     #[error("{0}")]
     Lost(String),

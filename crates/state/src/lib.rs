@@ -51,8 +51,8 @@ pub use replace::Step;
 pub use store_record::StoreRecord;
 pub use stores::{DeviceOfStore, FoundStore, StoreUse, absolute_device, show_uuid, uuid_of};
 pub use trust::{
-    BACKING_HUNG, BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore, Shrink, UnusedStore, is_of_new_volume,
-    may_have_shrunk, may_lack_marks,
+    BACKING_HUNG, BACKING_SHRANK, Loss, OlderThan, Refusal, Sabotage, SeenStore, Shrink, UNDESTAGED_ELSEWHERE,
+    UnusedStore, is_of_new_volume, may_have_shrunk, may_lack_marks,
 };
 pub use units::{UnitError, UnitRecord};
 pub use writer::{Hook, WRITE_TIMEOUT};

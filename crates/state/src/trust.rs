@@ -51,7 +51,8 @@ impl Sabotage {
 /// Codes of refusals of volumes without a record.
 const DATA_UNCLAIMED: &str = "data-unclaimed";
 const FLASH_ABSENT: &str = "flash-absent";
-const UNDESTAGED_ELSEWHERE: &str = "undestaged-elsewhere";
+/// Code of the refusal of a volume whose backing lacks data that another host may have.
+pub const UNDESTAGED_ELSEWHERE: &str = "undestaged-elsewhere";
 
 /// The configuration in the commands of a text that does not know its path.
 pub(crate) const UNKNOWN_CONFIG: &str = "FILE";
@@ -572,9 +573,9 @@ impl Refusal {
             Refusal::UndestagedElsewhere { name, backing, data, host } => write!(
                 f,
                 "its backing {backing} lacks flushed data that may be in the flash log of host {host} alone. \
-                 Start that host's daemon, then destage there with `hotset stop --destage`: the volume is then served \
-                 here without a command. If that host is lost for good: hotset volume adopt {name} --give-up {data}, \
-                 which serves the volume without that data"
+                 Start that host's daemon, then move the volume from there with `hotset fleet move`: it is then served \
+                 here. If that host is lost for good: hotset fleet take-over {name} --give-up {data}, which serves the \
+                 volume without that data"
             ),
             Refusal::ContentUnproven { name, identity, missing, shrink, loss } => {
                 write!(

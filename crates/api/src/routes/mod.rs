@@ -8,6 +8,7 @@ mod datastores;
 mod document;
 mod events;
 mod flash;
+mod fleet;
 mod health;
 mod history;
 mod jobs;
@@ -58,6 +59,7 @@ fn all_routes() -> Routes {
         .merge(actions::routes())
         .merge(datastores::routes())
         .merge(flash::routes())
+        .merge(fleet::routes())
         .merge(pools::routes())
         .merge(snapshots::routes())
         .merge(jobs::routes())

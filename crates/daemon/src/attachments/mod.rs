@@ -136,7 +136,13 @@ impl Attachments {
                         let file_policy = config.policy;
                         let request = AttachRequest { backing_key, spec, file_policy, unit, lost_before };
                         requests_by_core.entry(core).or_default().push((index, request));
-                        Ok(Placement { volume_id, identity: facts.identity, core, geometry: facts.geometry })
+                        Ok(Placement {
+                            volume_id,
+                            identity: facts.identity,
+                            core,
+                            geometry: facts.geometry,
+                            ownership: facts.ownership,
+                        })
                     }
                 },
                 (Ok(opened), Err(failure)) => Err(self.cores.close(&opened, failure).await),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use messages::{ErrorKind, Failure};
 use pool::GroupContent;
+use rbd::{Claim, ImageSpec, StandbyReport, TakeOver};
 use seam::DiskError;
 use seam::real::{PATH_TIMEOUT, PathCall};
 
@@ -16,9 +17,9 @@ use super::super::rbd_helper::{HelperPlan, helpers_folder};
 use super::super::records::Records;
 use super::super::settings::Settings;
 use super::super::volumes::open_attempts::remedy;
-use super::super::volumes::{KnownVolume, RequestedVolume};
+use super::super::volumes::{KnownVolume, RequestedVolume, STANDBY, standby_text};
 use super::Attachments;
-use config::{BackingSpec, VolumeConfig, is_device};
+use config::{BackingSpec, TakeOverMode, VolumeConfig, is_device};
 use state::{Acceptance, Refusal, State};
 
 /// Time without an image after which requests of its volume fail until it is served again.
@@ -101,12 +102,12 @@ impl Attachments {
                 check_export(target, own_listeners, limit).await.map_err(|_| self.hung(volume))??;
                 BackingTarget::Nbd(target.clone())
             }
-            BackingSpec::Rbd(image) => BackingTarget::Rbd(HelperPlan {
-                image: image.clone(),
-                folder: helpers_folder(&self.records.directory()),
-                gives_up: accept.give_up.clone(),
-                fails_after: Some(BACKING_FAILS_AFTER),
-            }),
+            BackingSpec::Rbd(image) => {
+                let by_adoption = accept.adopt.then_some(Claim::Adoption);
+                let claim = by_adoption.or_else(|| self.volumes.claim_of(&config.name)).unwrap_or_default();
+                let plan = self.helper_plan(config, image);
+                BackingTarget::Rbd(HelperPlan { claim, gives_up: accept.give_up.clone(), ..plan })
+            }
             BackingSpec::Sim(array, _) => BackingTarget::OwnArray { array: *array, content: content_file().await? },
             BackingSpec::SimArray(name) => {
                 let settings = self.settings.current();
@@ -153,6 +154,22 @@ impl Attachments {
         Ok(OpenPlan { backing, size_bytes, read_only: config.read_only, limit })
     }
 
+    /// The helper of an image that this host claims by its record alone.
+    pub fn helper_plan(&self, config: &VolumeConfig, image: &ImageSpec) -> HelperPlan {
+        HelperPlan {
+            image: image.clone(),
+            folder: helpers_folder(&self.records.directory()),
+            host: self.settings.current().fleet.host.clone(),
+            claim: Claim::Record,
+            take_over: match config.take_over.mode {
+                TakeOverMode::Command => TakeOver::Command,
+                TakeOverMode::Automatic => TakeOver::After(config.take_over.after),
+            },
+            gives_up: None,
+            fails_after: Some(BACKING_FAILS_AFTER),
+        }
+    }
+
     /// The reason why a backing could not be opened, and the remedy.
     fn unavailable(&self, volume: &RequestedVolume, error: &DiskError) -> Failure {
         let (config, _) = volume;
@@ -173,6 +190,7 @@ impl Attachments {
     fn open_failure(&self, volume: &RequestedVolume, error: &DiskError, requested: &[RequestedVolume]) -> Failure {
         let (path, other, on) = match error {
             DiskError::Hung(_) => return self.hung(volume),
+            DiskError::Standby { owner, report } => return self.on_standby(&volume.0, owner, report),
             DiskError::Undestaged { data, host } => return undestaged_elsewhere(&volume.0, data, host),
             DiskError::Shared { path, other, on } => (path, other, on),
             _ => return self.unavailable(volume, error),
@@ -188,6 +206,14 @@ impl Attachments {
             self.name_of_device(other, requested)
         );
         Failure::new(ErrorKind::Conflict, text)
+    }
+
+    /// The failure of a volume whose image another host owns, and a note of that owner.
+    fn on_standby(&self, config: &VolumeConfig, owner: &str, report: &str) -> Failure {
+        let report = StandbyReport::parse(report);
+        let text = report.as_ref().map_or_else(|| format!("host {owner} owns its image"), standby_text);
+        report.into_iter().for_each(|report| self.volumes.note_owner(&config.name, report));
+        Failure { kind: ErrorKind::Conflict, ..Failure::refused(STANDBY, text) }
     }
 
     /// The name of another volume with an image of the same name, possibly in another cluster.

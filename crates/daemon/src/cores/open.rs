@@ -100,13 +100,16 @@ pub struct OpenFacts {
     pub nbd_devices_below: Vec<KernelNbdDevice>,
     /// The name of data of another host that the opening has given up.
     pub given_up: Option<String>,
+    /// Number of the ownership of an image that several hosts reach.
+    pub ownership: Option<u64>,
     /// The superblocks of a pool on a file or block device.
     pub group_content: GroupContent,
 }
 
 /// Opens the storage that `plan` describes on this core.
 pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing<RealSeam>, OpenFacts), DiskError> {
-    let (mut nbd_devices_below, mut group_content, mut given_up) = (Vec::new(), GroupContent::NoGroup, None);
+    let (mut nbd_devices_below, mut group_content) = (Vec::new(), GroupContent::NoGroup);
+    let (mut given_up, mut ownership) = (None, None);
     let backing = match &plan.backing {
         BackingTarget::Path(path) => {
             let disk = open_path(&local.seam, plan, path.clone()).await?;
@@ -122,7 +125,7 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
         }
         BackingTarget::Rbd(helper_plan) => {
             let helper = RbdHelper::start(helper_plan, plan.limit).await?;
-            given_up = helper.given_up();
+            (given_up, ownership) = (helper.given_up(), helper.epoch());
             let options = NbdOptions { read_only: plan.read_only, ..image_options() };
             Backing::nbd(connect_image(&local.seam, &helper_plan.image, helper, options).await?)
         }
@@ -158,6 +161,7 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
         geometry: backing.disk.geometry(),
         nbd_devices_below,
         given_up,
+        ownership,
         group_content,
     };
     Ok((backing, facts))

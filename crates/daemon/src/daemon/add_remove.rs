@@ -5,8 +5,9 @@ use engine::VolumeId;
 use messages::{Answer, ErrorKind, Failure};
 
 use super::super::volume_settings::warn_of_conflicts;
-use super::super::volumes::VolumeStatus;
+use super::super::volumes::{STANDBY, VolumeStatus};
 use super::Daemon;
+use super::fleet::release_removed;
 use super::new_file::NewFile;
 use config::{BackingSpec, VolumeConfig, check_name, parse_placement};
 use logging::{self as log, VOLUME};
@@ -69,6 +70,7 @@ impl Daemon {
             let is_backing_failure = matches!(failure.kind, ErrorKind::Failed | ErrorKind::Unavailable);
             let kind = if is_backing_failure { ErrorKind::Conflict } else { failure.kind };
             let message = match failure.refusal.as_deref() {
+                Some(STANDBY) => format!("{}. {LIST_FOR_STANDBY}", failure.message),
                 Some(code) if is_of_new_volume(code) => format!("{}. {LIST_BEFORE_ADOPT}", failure.message),
                 _ => failure.message,
             };
@@ -144,6 +146,7 @@ impl Daemon {
         let lost_data = self.confirm_loss(name, give_up, standing).await?;
         if let VolumeStatus::Serving(placement) = &known.status {
             self.volumes.set_status(name, VolumeStatus::Removing(placement.clone()));
+            let held = self.hold_image(&known.config).filter(|_| lost_bytes.is_none());
             let detached = match standing {
                 Standing::Lost { .. } => self.attachments.detach_lost(name, placement.core, progress).await,
                 _ => self.attachments.detach(name, placement.core, progress).await,
@@ -152,6 +155,7 @@ impl Daemon {
                 self.volumes.set_status(name, VolumeStatus::Serving(placement.clone()));
                 return Err(failure);
             }
+            release_removed(name, held).await;
         }
         self.units.remove_absent(name).await?;
         self.volumes.remove(name);
@@ -248,6 +252,13 @@ impl Daemon {
             let text = format!("volume {name} is served, so it has nothing to adopt");
             return Err(Failure::new(ErrorKind::Conflict, text));
         };
+        if known.standby().is_some() {
+            let text = format!(
+                "volume {name} is on standby: {}. To take it over from there: hotset fleet take-over {name}",
+                refusal.message
+            );
+            return Err(Failure::new(ErrorKind::Conflict, text));
+        }
         if let Some(conflict) = discard_conflict(name, refusal, give_up.is_some()).filter(|_| discard_dirty) {
             return Err(conflict);
         }
@@ -286,6 +297,10 @@ fn discard_conflict(name: &str, refusal: &Failure, gives_up: bool) -> Option<Fai
 /// Remedy for a volume that an `add` could not serve before its adoption.
 const LIST_BEFORE_ADOPT: &str =
     "The volume was not added: before it can be adopted, list it in the configuration and reload (SIGHUP)";
+
+/// Remedy for a volume that an `add` could not serve because another host owns its image.
+const LIST_FOR_STANDBY: &str = "The volume was not added: remove or move it there first (`hotset fleet move`); or list \
+                                it in the configuration here, reload, and take it over (`hotset fleet take-over`)";
 
 /// Relation of a volume that is to be removed to the daemon.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -44,7 +44,7 @@ impl Daemon {
         // Once a core does not answer, its other volumes are skipped: each would take a full time-out.
         let mut unresponsive = BTreeSet::new();
         for report in &reports {
-            if report.state == VolumeState::Refused {
+            if matches!(report.state, VolumeState::Refused | VolumeState::Standby) {
                 volumes.push(advice::without_curves(report));
                 continue;
             }

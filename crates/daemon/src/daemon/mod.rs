@@ -8,6 +8,7 @@ mod audit;
 mod configuration;
 mod first_flash;
 mod flash_monitor;
+mod fleet;
 mod flushes;
 mod heat_map;
 mod new_file;
@@ -51,6 +52,7 @@ use super::persisted_memory::{MemoryPlan, PersistedMemory};
 use super::records::Records;
 use super::reload_outcome::reload_answer;
 use super::settings::{Settings, alert_channels};
+use super::standby::Standbys;
 use super::stop::Stop;
 use super::telemetry::Telemetry;
 use super::volume_settings::VolumeSettings;
@@ -79,6 +81,8 @@ pub struct Daemon {
     units: Rc<Units>,
     /// Attaching and detaching volumes.
     attachments: Attachments,
+    /// The looks at images of volumes on standby.
+    standbys: Standbys,
     /// Settings of served volumes.
     volume_settings: VolumeSettings,
     /// The listeners of the front ends.
@@ -151,6 +155,7 @@ impl Daemon {
             http: Rc::new(http),
             telemetry: Telemetry::new(),
             stop: Stop::default(),
+            standbys: Standbys::default(),
             reloads: Reloads::default(),
             pool_trends: PoolTrends::default(),
             pool_thresholds: PoolThresholds::default(),
@@ -312,6 +317,9 @@ impl Daemon {
             }
             Request::VolumeRemove { name, give_up } => self.remove(&name, give_up.as_deref(), progress).await,
             Request::VolumeAdopt { name, give_up, discard_dirty } => self.adopt(&name, give_up, discard_dirty).await,
+            Request::FleetMove { name, to } => self.move_volume(&name, to.as_deref(), progress).await,
+            Request::FleetDrain {} => self.drain_host(progress).await,
+            Request::FleetTakeOver { name, from, give_up } => self.take_over(&name, from, give_up).await,
             Request::TokenCreate { name, role } => self.http.create_token(&name, role),
             Request::TokenList {} => Ok(Answer::Tokens(self.http.tokens())),
             Request::TokenRevoke { name } => self.http.revoke_token(&name),

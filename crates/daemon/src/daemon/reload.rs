@@ -12,6 +12,7 @@ use seam::real::{PATH_TIMEOUT, PathCall};
 use super::super::reload_outcome::ReloadOutcome;
 use super::super::volumes::VolumeStatus;
 use super::Daemon;
+use super::fleet::release_removed;
 use config::{Config, LOOK_UP_TIMEOUT, LogConfig, VolumeConfig};
 use logging::{self as log, CONFIG};
 
@@ -134,10 +135,12 @@ impl Daemon {
         };
         if let VolumeStatus::Serving(placement) = &known.status {
             self.volumes.set_status(name, VolumeStatus::Removing(placement.clone()));
+            let held = self.hold_image(&known.config);
             if let Err(failure) = self.attachments.detach(name, placement.core, &progress).await {
                 self.volumes.set_status(name, VolumeStatus::Serving(placement.clone()));
                 return ReloadOutcome::Failed(name.to_owned(), failure);
             }
+            release_removed(name, held).await;
             // The volume's record stays: the entry may return.
             if let Err(error) = self.records.change(|state| state.mark_clean(placement.volume_id)) {
                 log::error!(target: CONFIG, "{error}");
@@ -224,6 +227,7 @@ fn restart_messages(old: &Config, fresh: &Config) -> Vec<String> {
         nbd,
         iscsi,
         vhost_user,
+        fleet,
         arrays,
         pools,
         datastores: _,
@@ -246,6 +250,7 @@ fn restart_messages(old: &Config, fresh: &Config) -> Vec<String> {
         ("[nbd]", nbd.needs_restart(&fresh.nbd)),
         ("[iscsi]", *iscsi != fresh.iscsi),
         ("[vhost_user]", *vhost_user != fresh.vhost_user),
+        ("[fleet]", *fleet != fresh.fleet),
         ("[[array]]", *arrays != fresh.arrays),
         ("[[pool]]", *pools != fresh.pools),
     ];
@@ -282,6 +287,7 @@ mod tests {
             ("[nbd]\ntls = \"required\"\ntls_certificate = \"/a.crt\"\ntls_key = \"/a.key\"", "[nbd]"),
             ("[iscsi]\nlisten = [\"127.0.0.1\"]\ntarget = \"iqn.2026-11.a:b\"", "[iscsi]"),
             ("[vhost_user]\nsocket_mode = \"0600\"", "[vhost_user]"),
+            ("[fleet]\nhost = \"elsewhere-7\"", "[fleet]"),
             ("[[array]]\nname = \"shelf\"", "[[array]]"),
         ];
         for (text, setting) in cases {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use seam::real::PATH_TIMEOUT;
 
+use super::super::volumes::STANDBY;
 use super::Daemon;
 use logging::{self as log, VOLUME};
 
@@ -17,7 +18,42 @@ impl Daemon {
         while !self.stop.is_stopping() {
             tokio::time::sleep(CHECK_INTERVAL).await;
             self.retry_due().await;
+            self.claim_due().await;
         }
+    }
+
+    /// Serves the volumes on standby whose images this host may claim by now.
+    async fn claim_due(&self) {
+        if self.stop.is_stopping() {
+            return self.standbys.end();
+        }
+        let (mut guards, mut requested) = (Vec::new(), Vec::new());
+        for (known, claim) in self.standbys.take_claims(&self.volumes, &self.attachments) {
+            // A change of this volume that is in progress supersedes the claim.
+            let Ok(guard) = self.volumes.lock_for_change(&known.config.name) else { continue };
+            guards.push(guard);
+            self.volumes.order_claim(&known.config.name, claim);
+            requested.push((known.config, known.from_file));
+        }
+        if requested.is_empty() {
+            return;
+        }
+        let names: Vec<String> = requested.iter().map(|(config, _)| config.name.clone()).collect();
+        let results = self.attachments.attach_all(requested, state::Acceptance::default(), PATH_TIMEOUT).await;
+        for (name, result) in names.into_iter().zip(results) {
+            match result {
+                Ok(()) => log::info!(
+                    target: VOLUME, volume = name,
+                    "volume {name}: this host owns its image now; the volume is in service"
+                ),
+                Err(failure) if failure.refusal.as_deref() == Some(STANDBY) => {
+                    log::debug!(target: VOLUME, volume = name, "{}", failure.message);
+                }
+                Err(failure) => log::error!(target: VOLUME, volume = name, "{}", failure.message),
+            }
+            self.standbys.forget(&name);
+        }
+        drop(guards);
     }
 
     async fn retry_due(&self) {

@@ -165,6 +165,7 @@ impl Daemon {
             let name = known.config.name.as_str();
             let mut report = report(known, volume_counters.remove(name));
             let record = records.get(name).copied();
+            report.fleet = self.fleet_report(known, record);
             report_quotas(known, record, &mut report);
             report.unit = self.units.report_of(known, record, state.host_id);
             if report.unit.as_ref().is_some_and(|unit| unit.declared_lost) {
@@ -207,7 +208,7 @@ fn add_policy_problem(known: &KnownVolume, record: Option<&VolumeRecord>, report
 /// Adds an alert to a served volume whose clients get an error at their first flush in this generation.
 fn add_loss_problem(record: Option<&VolumeRecord>, generation: u64, report: &mut VolumeReport) {
     let is_lost = state::unflushed_loss(record, generation) != UnflushedLoss::None;
-    if is_lost && report.state != VolumeState::Refused {
+    if is_lost && !matches!(report.state, VolumeState::Refused | VolumeState::Standby) {
         report.problems.push(StatusProblem::new(
             AlertKind::UnflushedWritesLost,
             "unflushed writes of its last daemon may be lost: the first flush of each client that may have written \
@@ -294,6 +295,11 @@ fn report(known: &KnownVolume, counters: Option<VolumeCounters>) -> VolumeReport
     let (placement, removing) = match &known.status {
         VolumeStatus::Serving(placement) => (placement, false),
         VolumeStatus::Removing(placement) => (placement, true),
+        VolumeStatus::Standby(..) => {
+            report.state = VolumeState::Standby;
+            report.size_bytes = config.size_bytes.unwrap_or(0);
+            return report;
+        }
         VolumeStatus::Refused(failure) => {
             report.size_bytes = config.size_bytes.unwrap_or(0);
             report

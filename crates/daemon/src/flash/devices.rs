@@ -11,7 +11,7 @@ use std::time::Duration;
 use flash::{DeviceContent, MemberDisk, OpenOptions};
 use futures_util::future::join_all;
 use nbd_client::{NbdDisk, NbdOptions};
-use rbd::ImageSpec;
+use rbd::{Claim, ImageSpec, TakeOver};
 use seam::real::{PATH_TIMEOUT, PathCall, PathHung, RealDisk, RealSeam};
 use seam::{DiskError, DiskOpen, Nanos, Seam};
 
@@ -153,7 +153,16 @@ async fn open_log_image(
     image: ImageSpec,
     search: &Search,
 ) -> Result<NbdDisk<RealSeam>, AbsentDevice> {
-    let plan = HelperPlan { image: image.clone(), folder: search.helpers.clone(), gives_up: None, fails_after: None };
+    let plan = HelperPlan {
+        image: image.clone(),
+        folder: search.helpers.clone(),
+        host: search.host.clone(),
+        // The store says whose it is; a living owner stays the owner of the image.
+        claim: Claim::Adoption,
+        take_over: TakeOver::Command,
+        gives_up: None,
+        fails_after: None,
+    };
     let began = local.seam.now();
     let helper = loop {
         match RbdHelper::start(&plan, search.limit).await {

@@ -202,8 +202,9 @@ impl FlashLog {
             let of_store = |path: &PathBuf| Some((path.clone(), state.store_of_device(path)?));
             let known = devices.iter().filter_map(of_store).collect();
             let (config, own_volumes) = (config.clone(), OwnVolumes::new(&state));
-            let helpers = helpers_folder(&self.records.directory());
-            Search { config, by_command: self.is_by_command(), known, own_volumes, limit, helpers }
+            let (helpers, host) =
+                (helpers_folder(&self.records.directory()), self.settings.current().fleet.host.clone());
+            Search { config, by_command: self.is_by_command(), known, own_volumes, limit, helpers, host }
         };
         let find = async move |local: Rc<CoreLocal>| local.engine.with_free_buffers(open::find(&local, &search)).await;
         let found_store = self.core().call(find).await;

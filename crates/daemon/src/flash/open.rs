@@ -204,6 +204,8 @@ pub struct Search {
     pub limit: Duration,
     /// Folder of the helper processes of images.
     pub helpers: PathBuf,
+    /// Name of this host among those that reach images.
+    pub host: String,
 }
 
 /// Identifies the store on the configured devices, or creates one if all devices are present and empty. The error gives

@@ -4,20 +4,24 @@
 //! socket waits while the process is restarted. Its control channel tells the daemon the image's identity, the owner of
 //! its lock, and the loss of that lock. It ends when the daemon closes the channel or ends itself.
 
+mod hold;
+mod standby;
 mod supervisor;
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use nbd_client::{Change, DedicatedServer};
-use rbd::{ImageSpec, Mark, Order, Ownership};
+use rbd::{Claim, ImageSpec, Mark, Order, Ownership, TakeOver};
 use seam::{DiskError, DiskResult, Lineage, Nanos};
 use tokio::sync::oneshot;
 
+pub use self::hold::{HeldHelper, hold};
+pub use self::standby::StandbyWatch;
 use self::supervisor::Supervisor;
 use logging::{self as log, VOLUME};
 
@@ -29,6 +33,9 @@ static RUNNING: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static ENDED: Condvar = Condvar::new();
 /// Number of the next socket.
 static NEXT_SOCKET: AtomicU64 = AtomicU64::new(0);
+
+/// Helpers by their images, for [`hold`].
+static SERVING: Mutex<Vec<(String, Weak<Shared>)>> = Mutex::new(Vec::new());
 
 /// State that a helper's handle shares with its supervisor.
 #[derive(Default)]
@@ -45,6 +52,10 @@ struct Shared {
     /// The order in progress.
     order: Mutex<Option<PendingOrder>>,
     closing: AtomicBool,
+    /// The process outlives the handle, until the hold on it ends.
+    held: AtomicBool,
+    /// Gets the answer to an order to release the image.
+    released: Mutex<Option<oneshot::Sender<Result<(), String>>>>,
 }
 
 /// An order to the helper, repeated if the helper is started again.
@@ -118,6 +129,21 @@ impl Shared {
         self.proven_ms.fetch_max(proven_ms, Ordering::AcqRel);
     }
 
+    /// Passes on the answer to an order to release the image.
+    fn end_release(&self, result: Result<(), String>) {
+        let waiting = self.released.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // The receiver has given up if this fails.
+        let (Ok(()) | Err(_)) = waiting.map_or(Ok(()), |waiting| waiting.send(result));
+    }
+
+    /// Ends the process: it completes its requests and releases the image's lock.
+    fn close(&self, how: std::net::Shutdown) {
+        if let Some(control) = &*self.control() {
+            // A process that has ended needs no message.
+            let (Ok(()) | Err(_)) = control.shutdown(how);
+        }
+    }
+
     fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
@@ -130,6 +156,12 @@ pub struct HelperPlan {
     pub image: ImageSpec,
     /// Folder of the sockets of helpers.
     pub folder: PathBuf,
+    /// Name of this host among those that reach the image.
+    pub host: String,
+    /// What permits this host to claim the image of another one.
+    pub claim: Claim,
+    /// When it claims it by itself.
+    pub take_over: TakeOver,
     /// Names of data that may be lost ([`state::Acceptance::give_up`]).
     pub gives_up: Option<String>,
     /// Time without a served image after which requests fail until it is served again; `None` if they wait.
@@ -154,6 +186,11 @@ impl RbdHelper {
         let HelperPlan { image, folder, .. } = plan;
         let socket = folder.join(format!("{}.sock", NEXT_SOCKET.fetch_add(1, Ordering::Relaxed)));
         let helper = RbdHelper { shared: Arc::default(), socket };
+        {
+            let mut serving = SERVING.lock().unwrap_or_else(PoisonError::into_inner);
+            serving.retain(|(_, shared)| shared.strong_count() > 0);
+            serving.push((image.to_string(), Arc::downgrade(&helper.shared)));
+        }
         let (opened, opening) = oneshot::channel();
         let supervisor = Supervisor::new((plan, limit), helper.socket.clone(), Arc::clone(&helper.shared));
         let running = Running::begin(image.to_string());
@@ -173,6 +210,11 @@ impl RbdHelper {
     /// The name of data of another host that was given up.
     pub fn given_up(&self) -> Option<String> {
         self.shared.ownership.get().and_then(|ownership| ownership.given_up).map(Mark::show_id)
+    }
+
+    /// Number of the ownership among those of the image.
+    pub fn epoch(&self) -> Option<u64> {
+        self.shared.ownership.get().map(|ownership| ownership.epoch)
     }
 
     /// The socket at which the process serves the image.
@@ -212,10 +254,9 @@ impl DedicatedServer for RbdHelper {
 
 impl Drop for RbdHelper {
     fn drop(&mut self) {
-        self.shared.closing.store(true, Ordering::Release);
-        if let Some(control) = &*self.shared.control() {
-            // A process that has ended needs no message.
-            let (Ok(()) | Err(_)) = control.shutdown(std::net::Shutdown::Both);
+        self.shared.closing.store(true, Ordering::SeqCst);
+        if !self.shared.held.load(Ordering::SeqCst) {
+            self.shared.close(std::net::Shutdown::Both);
         }
     }
 }

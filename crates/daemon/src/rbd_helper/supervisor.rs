@@ -8,10 +8,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use rbd::{ImageSpec, Mark, Ownership, Status};
+use rbd::{Claim, ImageSpec, Invocation, Mark, Purpose, Status};
 use seam::DiskError;
 use tokio::sync::oneshot;
 
@@ -50,6 +50,10 @@ enum Outcome {
 pub struct Supervisor {
     image: ImageSpec,
     socket: PathBuf,
+    /// Name of this host.
+    host: String,
+    /// What permits to claim the image at the first start.
+    claim: Claim,
     /// Names of data that may be lost at the first start.
     gives_up: Option<String>,
     /// Time without a message from a process that opens the image, at the first start.
@@ -61,8 +65,8 @@ pub struct Supervisor {
 
 impl Supervisor {
     pub fn new((plan, limit): (&HelperPlan, Duration), socket: PathBuf, shared: Arc<Shared>) -> Supervisor {
-        let HelperPlan { image, gives_up, fails_after, .. } = plan.clone();
-        Supervisor { image, socket, gives_up, limit, fails_after, shared }
+        let HelperPlan { image, host, claim, gives_up, fails_after, .. } = plan.clone();
+        Supervisor { image, socket, host, claim, gives_up, limit, fails_after, shared }
     }
 
     /// Supervises until the handle is dropped, or the image cannot be served any more. The result of the first opening
@@ -130,6 +134,7 @@ impl Supervisor {
             }
         };
         *self.shared.control() = None;
+        drop(self.shared.released.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let (Outcome::NotServed(error), Some(opened)) = (&outcome, opened.take()) {
             let (Ok(()) | Err(_)) = opened.send(Err(error.clone()));
         }
@@ -139,19 +144,17 @@ impl Supervisor {
 
     fn spawn(&self, listener: &UnixListener) -> io::Result<(Child, UnixStream)> {
         let (control, its_end) = UnixStream::pair()?;
-        let expected =
-            self.shared.ownership.get().map(|Ownership { image, .. }| [image.identity.clone(), image.show_lineage()]);
-        let given_up = self.gives_up.as_deref().filter(|_| expected.is_none()).map(|names| [rbd::GIVE_UP, names]);
-        let child = Command::new(program()?)
-            .arg(self.image.to_string())
-            .arg(self.socket.with_file_name(RECORDS_FOLDER))
-            .args(given_up.into_iter().flatten())
-            .args(expected.into_iter().flatten())
-            .stdin(Stdio::from(OwnedFd::from(listener.try_clone()?)))
-            .stdout(Stdio::from(OwnedFd::from(its_end)))
-            // A terminal's interrupt is for the daemon alone.
-            .process_group(0)
-            .spawn()?;
+        let expected = self.shared.ownership.get().map(|ownership| ownership.image.clone());
+        let given_up = || self.gives_up.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
+        let first = || Purpose::First { claim: self.claim.clone(), given_up: given_up() };
+        let invocation = Invocation {
+            image: self.image.to_string(),
+            folder: records_folder(self.socket.parent().unwrap_or(Path::new("/"))),
+            host: self.host.clone(),
+            purpose: expected.map_or_else(first, Purpose::Again),
+        };
+        let listener = Stdio::from(OwnedFd::from(listener.try_clone()?));
+        let child = spawn_helper(&invocation, listener, its_end)?;
         *self.shared.control() = Some(control.try_clone()?);
         Ok((child, control))
     }
@@ -195,6 +198,12 @@ impl Supervisor {
                 }
                 // The process ends, or hangs and is killed.
                 Status::Busy(text) => return Outcome::NotServed(DiskError::Busy(text)),
+                Status::Standby(report) => {
+                    let (owner, report) = (report.owner.clone(), report.encode());
+                    return Outcome::NotServed(DiskError::Standby { owner, report });
+                }
+                Status::Released => self.shared.end_release(Ok(())),
+                Status::NotReleased(text) => self.shared.end_release(Err(text)),
                 Status::Undestaged(Mark { id, host }) => {
                     return Outcome::NotServed(DiskError::Undestaged { data: Mark::show_id(id), host });
                 }
@@ -218,6 +227,22 @@ impl Supervisor {
             self.shared.fail_order(DiskError::Lost(text));
         }
     }
+}
+
+/// Folder of the records of owners, beside the sockets in `folder`.
+pub fn records_folder(folder: &Path) -> PathBuf {
+    folder.join(RECORDS_FOLDER)
+}
+
+/// Starts the program.
+pub fn spawn_helper(invocation: &Invocation, input: Stdio, control: UnixStream) -> io::Result<Child> {
+    Command::new(program()?)
+        .args(invocation.arguments())
+        .stdin(input)
+        .stdout(Stdio::from(OwnedFd::from(control)))
+        // A terminal's interrupt is for the daemon alone.
+        .process_group(0)
+        .spawn()
 }
 
 /// The path of the program: beside the daemon's own, or in the package's folder.
@@ -253,7 +278,7 @@ fn read_status(control: &mut BufReader<UnixStream>) -> io::Result<Option<Status>
 }
 
 /// Waits for the end of a process whose control channel is closed, and kills it if that takes too long.
-fn end(mut child: Child) {
+pub fn end(mut child: Child) {
     let deadline = Instant::now() + CLOSE_TIMEOUT;
     while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
         std::thread::sleep(POLL_PAUSE);

@@ -2,6 +2,7 @@
 //! backings that could not be opened.
 
 pub mod open_attempts;
+mod standby;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,10 +11,13 @@ use std::time::Instant;
 
 use engine::VolumeId;
 use messages::{ErrorKind, Failure};
+use rbd::StandbyReport;
 use seam::Geometry;
 use tokio::sync::Notify;
 
 use self::open_attempts::OpenAttempts;
+use self::standby::StandbyNotes;
+pub use self::standby::{STANDBY, standby_text};
 use config::volume_qos::VolumeQos;
 use config::{BackingSpec, VolumeConfig, is_device};
 
@@ -29,6 +33,8 @@ pub enum VolumeStatus {
     Removing(Placement),
     /// Not served, with the failure that prevents it.
     Refused(Failure),
+    /// Not served, because another host owns its image. The failure says so to requests.
+    Standby(Failure, Box<StandbyReport>),
 }
 
 /// The identity and the home core of a served volume.
@@ -42,6 +48,8 @@ pub struct Placement {
     pub core: usize,
     /// Geometry of the backing when it was opened.
     pub geometry: Geometry,
+    /// Number of the ownership of its image, if several hosts reach that.
+    pub ownership: Option<u64>,
 }
 
 /// A volume that the daemon knows.
@@ -60,14 +68,22 @@ impl KnownVolume {
     pub fn placement(&self) -> Option<&Placement> {
         match &self.status {
             VolumeStatus::Serving(placement) | VolumeStatus::Removing(placement) => Some(placement),
-            VolumeStatus::Refused(_) => None,
+            VolumeStatus::Refused(_) | VolumeStatus::Standby(..) => None,
+        }
+    }
+
+    /// What is known of the owner of its image, if that is another host.
+    pub fn standby(&self) -> Option<&StandbyReport> {
+        match &self.status {
+            VolumeStatus::Standby(_, report) => Some(report),
+            VolumeStatus::Serving(_) | VolumeStatus::Removing(_) | VolumeStatus::Refused(_) => None,
         }
     }
 
     /// The failure that prevents service of the volume, if any.
     pub fn refusal(&self) -> Option<&Failure> {
         match &self.status {
-            VolumeStatus::Refused(failure) => Some(failure),
+            VolumeStatus::Refused(failure) | VolumeStatus::Standby(failure, _) => Some(failure),
             VolumeStatus::Serving(_) | VolumeStatus::Removing(_) => None,
         }
     }
@@ -88,6 +104,8 @@ pub struct Volumes {
     is_stopping: Cell<bool>,
     /// Planned attempts to open backings that could not be opened.
     attempts: RefCell<OpenAttempts>,
+    /// Claims and owners of images.
+    standby: StandbyNotes,
 }
 
 /// Guard of a change of one volume: no other change of it can begin while this lives.
@@ -207,6 +225,9 @@ impl Volumes {
         let known = known.get(name).ok_or_else(|| Failure::no_volume(name))?;
         match &known.status {
             VolumeStatus::Serving(placement) | VolumeStatus::Removing(placement) => Ok(placement.clone()),
+            VolumeStatus::Standby(failure, _) => {
+                Err(Failure { message: format!("volume {name} is on standby: {}", failure.message), ..failure.clone() })
+            }
             VolumeStatus::Refused(failure) => {
                 let text = format!("volume {name} is not served: {}", failure.message);
                 Err(Failure::new(ErrorKind::Conflict, text))
@@ -282,7 +303,7 @@ impl Volumes {
             }
             _ => self.attempts.borrow_mut().cancel(&name),
         }
-        let status = attached.map_or_else(VolumeStatus::Refused, VolumeStatus::Serving);
+        let status = attached.map_or_else(|failure| self.standby.status_of(&name, failure), VolumeStatus::Serving);
         self.known.borrow_mut().insert(name, KnownVolume { config, from_file, status });
     }
 

@@ -40,7 +40,7 @@ impl<'a> AlertContext<'a> {
 
     /// Volumes that are served.
     pub fn served(&self) -> impl Iterator<Item = &'a VolumeReport> {
-        self.status.volumes.iter().filter(|volume| volume.state != VolumeState::Refused)
+        self.status.volumes.iter().filter(|volume| !matches!(volume.state, VolumeState::Refused | VolumeState::Standby))
     }
 
     /// The error window of each volume.

@@ -12,6 +12,7 @@ pub mod events;
 pub mod flash;
 mod flash_offline;
 mod flash_pages;
+pub mod fleet;
 mod history;
 pub mod init;
 pub mod job;

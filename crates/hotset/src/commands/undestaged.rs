@@ -319,11 +319,14 @@ fn remedy_while_serving(names: &BTreeSet<String>, status: &StatusReport) -> Stri
     for name in listed(|state| state == Some(VolumeState::Refused)) {
         remedies.push(format!("resolve the refusal: `hotset volume show {name}`"));
     }
+    for name in listed(|state| state == Some(VolumeState::Standby)) {
+        remedies.push(format!("{name} is on standby: move it here from its owner (`hotset fleet status`)"));
+    }
     for name in listed(|state| state.is_none()) {
         remedies.push(format!("{name} is not in the configuration: add it again"));
     }
-    if listed(|state| state.is_some_and(|state| state != VolumeState::Refused)).next().is_some() || remedies.is_empty()
-    {
+    let is_served = |state: VolumeState| !matches!(state, VolumeState::Refused | VolumeState::Standby);
+    if names.iter().filter_map(state_of).any(is_served) || remedies.is_empty() {
         remedies.push("run `hotset stop --destage`".to_owned());
     }
     remedies.join("; ")

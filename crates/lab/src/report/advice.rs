@@ -139,7 +139,9 @@ fn confidence_name(confidence: Confidence) -> &'static str {
 /// Advice for a volume without curves, or whose core does not answer.
 pub fn without_curves(report: &VolumeReport) -> VolumeAdvice {
     let reason = match report.state {
-        VolumeState::Refused => format!("it is {}: it has no miss-ratio curve", report.state.name()),
+        VolumeState::Refused | VolumeState::Standby => {
+            format!("it is {}: it has no miss-ratio curve", report.state.name())
+        }
         _ => "its data core does not answer".to_owned(),
     };
     VolumeAdvice { nothing: Some(reason), ..empty_advice(report) }

@@ -8,6 +8,7 @@ mod curve;
 mod drive;
 mod event;
 mod flash;
+mod fleet;
 mod heat;
 mod history;
 mod iscsi;
@@ -35,6 +36,7 @@ pub use flash::{
     FlashDeviceReport, FlashJobReport, FlashPlanReport, FlashReport, LostBlockReport, PagesReport, ScrubReport,
     WrittenReport,
 };
+pub use fleet::{FleetReport, FleetVolumeReport};
 pub use heat::{HeatReport, HeatRow};
 pub use history::{FigureReport, HistoryHealth, HistoryReport, LatencyFigures, TierReport};
 pub use iscsi::{IscsiReport, IscsiSessionReport, RefusedLoginReport, SlowCommandReport, UnitReport};

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{BackingRequests, Counts, LatencyCountsReport, MissRatioCurve, QosUse, StatusProblem, UnitReport};
+use super::{
+    BackingRequests, Counts, FleetReport, LatencyCountsReport, MissRatioCurve, QosUse, StatusProblem, UnitReport,
+};
 
 /// State of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -21,6 +23,8 @@ pub enum VolumeState {
     Refused,
     /// Being removed: dirty data is destaged.
     Removing,
+    /// Not served: another host owns its image.
+    Standby,
 }
 
 impl VolumeState {
@@ -32,6 +36,7 @@ impl VolumeState {
             VolumeState::Frozen => "frozen",
             VolumeState::Refused => "refused",
             VolumeState::Removing => "removing",
+            VolumeState::Standby => "standby",
         }
     }
 }
@@ -215,6 +220,9 @@ pub struct VolumeReport {
     #[serde(default)]
     #[schema(required)]
     pub qos: QosUse,
+    /// Its ownership among the hosts, of a volume on storage that several hosts reach.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetReport>,
     /// Miss-ratio curves; only in the report of one served volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub miss_ratio_curve: Option<MissRatioCurve>,
@@ -297,6 +305,7 @@ impl VolumeReport {
             flash: FlashUse::default(),
             memory: MemoryUse::default(),
             qos: QosUse::default(),
+            fleet: None,
             miss_ratio_curve: None,
             lost: Vec::new(),
             lost_bytes: 0,

@@ -4,6 +4,7 @@ pub mod alerts;
 pub mod bars;
 pub mod datastore;
 pub mod events;
+pub mod fleet;
 pub mod history;
 pub mod iscsi;
 pub mod pool;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use messages::report::{LatencyReport, Quantiles, Severity};
-use messages::{FlashReport, StatusReport, VolumeReport};
+use messages::{FlashReport, StatusReport, VolumeReport, VolumeState};
 
 use super::alerts::annotations;
 use super::iscsi;
@@ -238,7 +238,7 @@ pub fn volumes(volumes: &[VolumeReport], baseline: Baseline<'_>, style: Style) -
         let (read_count, write_count) = (increase(|volume| volume.reads), increase(|volume| volume.writes));
         table.row(vec![
             now.name.clone(),
-            if now.is_limited() { format!("{}, limited", now.state.name()) } else { now.state.name().to_owned() },
+            state_of(now),
             now.policy.clone(),
             show_bytes(now.size_bytes),
             count_or_rate(|volume| volume.reads),
@@ -309,5 +309,14 @@ pub fn show_uptime(time: Duration) -> String {
         (0, 0, minutes) => format!("{minutes} min"),
         (0, hours, minutes) => format!("{hours} h {minutes} min"),
         (days, hours, _) => format!("{days} d {hours} h"),
+    }
+}
+/// The state of a volume, with the owner of one on standby.
+fn state_of(volume: &VolumeReport) -> String {
+    let name = volume.state.name();
+    match &volume.fleet {
+        Some(fleet) if volume.state == VolumeState::Standby => format!("{name}: {}", super::fleet::owner(fleet)),
+        _ if volume.is_limited() => format!("{name}, limited"),
+        _ => name.to_owned(),
     }
 }

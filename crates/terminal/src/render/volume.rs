@@ -16,6 +16,7 @@ pub fn page(volume: &VolumeReport, style: Style) -> String {
     let state = match volume.state {
         VolumeState::Active => style.good(volume.state.name()),
         VolumeState::Refused => style.bad(volume.state.name()),
+        VolumeState::Standby => volume.state.name().to_owned(),
         VolumeState::Paused | VolumeState::Frozen | VolumeState::Removing => style.warn(volume.state.name()),
     };
     let limited = if volume.is_limited() { format!(", {}", style.warn("limited")) } else { String::new() };
@@ -23,7 +24,7 @@ pub fn page(volume: &VolumeReport, style: Style) -> String {
     let problems: Vec<String> =
         volume.problems.iter().map(|problem| format!("  {}\n", style.warn(&problem.text))).collect();
     // The counters of a refused volume are all 0: the reason comes first.
-    let is_refused = volume.state == VolumeState::Refused;
+    let is_refused = matches!(volume.state, VolumeState::Refused | VolumeState::Standby);
     if is_refused {
         problems.iter().for_each(|problem| text += &format!("{problem}\n"));
     }
@@ -125,6 +126,9 @@ fn properties(volume: &VolumeReport) -> Vec<Line> {
         lines.push(("backing blocks", blocks));
         lines.push(("volume ID", volume.volume_id.clone()));
         lines.push(("data core", volume.core.to_string()));
+    }
+    if let Some(fleet) = &volume.fleet {
+        lines.push(("owner", super::fleet::owner(fleet)));
     }
     if let Some(unit) = &volume.unit {
         lines.push(("iSCSI LUN", format!("{}, naa.{}", unit.lun, unit.naa)));

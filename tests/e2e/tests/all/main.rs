@@ -23,6 +23,7 @@ mod fio;
 mod flash;
 mod flash_files;
 mod flash_first;
+mod fleet;
 mod guest_memory;
 mod handover;
 mod hang_table;

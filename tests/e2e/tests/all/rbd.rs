@@ -99,29 +99,31 @@ fn discarded_objects_are_released_and_growth_is_seen() {
 }
 
 #[test]
-fn second_daemon_is_refused_with_the_address_of_the_owner() {
+fn second_daemon_is_refused_with_the_name_of_the_owner() {
     let Some(cluster) = cluster("two daemons on an image of RBD") else { return };
     let image = cluster.create_image("owned", 8);
     let mut fixture = Fixture::new();
     fixture.add_volume_on("v", &image, "");
+    fixture.tables = "[fleet]\nhost = \"alpha\"\n".to_owned();
     let daemon = fixture.start();
     let owner = cluster.lock_owner("owned").expect("the daemon has the lock");
     let other_fixture = Fixture::with_volume(MIB);
     let other = other_fixture.start();
     let output = other.try_command(&["volume", "add", "second", "--backing", &image]);
     let text = text_of(&output);
-    assert!(!output.status.success() && text.contains(&owner), "{text}");
+    assert!(!output.status.success() && text.contains("host alpha owns its image"), "{text}");
     assert_eq!(cluster.lock_owner("owned"), Some(owner), "the first daemon keeps the lock");
     // A client that takes the lock by itself, as QEMU does, cannot write either.
     cluster.rbd("bench --io-type write --io-size 4K --io-total 4K rbd/owned").fails();
     let mut client = fixture.connect("v");
     client.write(0, &block(3)).and_then(|()| client.flush()).expect("the owner still writes");
     drop(client);
-    daemon.stop();
+    daemon.command(&["volume", "remove", "v"]);
     assert_eq!(cluster.lock_owner("owned"), None, "a refused client does not hinder the release");
     other.command(&["volume", "add", "second", "--backing", &image]);
     assert_eq!(other_fixture.connect("second").read(0, BLOCK).expect("the read succeeds"), block(3));
     other.stop();
+    daemon.stop();
 }
 
 #[test]

@@ -12,14 +12,15 @@ use super::rbd_owners::write_dirty_block;
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
-/// Time after which Ceph ends the watch of a dead client, the daemon's longest pause between two attempts, and a
-/// reserve.
-const TAKE_OVER_MAX: Duration = Duration::from_secs(90);
+/// Time after which Ceph ends the watch of a dead client, the margin of the take-over, the daemon's longest pause
+/// between two attempts, and a reserve.
+const TAKE_OVER_MAX: Duration = Duration::from_secs(120);
 
-/// A host with volume `v` on the image, with a flash log.
+/// A host with volume `v` on the image, with a flash log. It takes over by itself.
 fn host(image: &str, lines: &str) -> Fixture {
     let mut fixture = Fixture::new();
-    fixture.add_volume_on("v", image, lines);
+    let automatic = "take_over = \"automatic\"\ntake_over_after = \"30s\"";
+    fixture.add_volume_on("v", image, &format!("{lines}\n{automatic}"));
     add_flash(&mut fixture);
     fixture
 }
@@ -123,9 +124,10 @@ fn image_of_a_lost_host_is_served_without_its_data_by_command_alone() {
     wait_for("the release of the lock", || cluster.lock_owner("abandoned").is_none().then_some(()));
     let content = cluster.export("abandoned");
     let other = second.start();
-    assert_eq!(refusal_of(&other), "undestaged-elsewhere");
+    let refused = || (refusal_of(&other) == "undestaged-elsewhere").then_some(());
+    wait_at_most(TAKE_OVER_MAX, "the refusal, after the margin", refused);
     let text = text_of(&other.try_command(&["volume", "add", "w", "--backing", &image]));
-    assert!(text.contains("flash log of host"), "{text}");
+    assert!(text.contains("owns its image"), "{text}");
     assert_eq!(cluster.lock_owner("abandoned"), None, "a refused image is left as it is");
     assert!(!other.try_command(&["volume", "adopt", "v"]).status.success(), "the data has to be named");
     let data = shown(&other).split("--give-up ").nth(1).expect("the text has the choice")[..16].to_owned();

@@ -1,7 +1,9 @@
 //! As `refusals.rs`, for volumes on images of a real Ceph cluster.
 
+use std::time::Duration;
+
 use e2e::ceph::cluster;
-use e2e::daemon::wait_for;
+use e2e::daemon::{wait_at_most, wait_for};
 use e2e::fixture::Fixture;
 use e2e::refusal::page::Entry;
 use e2e::refusal::{run_proposed_command, show, volume_refusal};
@@ -9,6 +11,8 @@ use e2e::refusal::{run_proposed_command, show, volume_refusal};
 use super::rbd_losses::add_flash;
 use super::rbd_owners::{write_dirty_block, write_elsewhere};
 use super::refusals::{ADOPT, GIVE_UP, destage};
+
+const TAKE_OVER: &str = "hotset fleet take-over NAME --give-up DATA";
 
 #[test]
 fn image_that_another_client_has_owned_is_refused_as_documented() {
@@ -55,7 +59,7 @@ fn image_that_lacks_data_of_another_host_is_refused_as_documented() {
         let image = cluster.create_image(name, 8);
         let [first, second] = [(), ()].map(|()| {
             let mut fixture = Fixture::new();
-            fixture.add_volume_on("v", &image, "");
+            fixture.add_volume_on("v", &image, "take_over = \"automatic\"\ntake_over_after = \"30s\"");
             add_flash(&mut fixture);
             fixture
         });
@@ -63,10 +67,12 @@ fn image_that_lacks_data_of_another_host_is_refused_as_documented() {
         write_dirty_block(&mut first.connect("v"));
         daemon.kill();
         wait_for("the release of the lock", || cluster.lock_owner(name).is_none().then_some(()));
-        (first, second)
+        let other = second.start();
+        let refused = || (show(&other, "v")["refusal"] == "undestaged-elsewhere").then_some(());
+        wait_at_most(Duration::from_secs(90), "the refusal after the margin", refused);
+        (first, second, other)
     };
-    let (first, second) = hosts("host");
-    let other = second.start();
+    let (first, second, other) = hosts("host");
     let mut entry = Entry::new(
         "undestaged-elsewhere",
         "the RBD image lacks flushed data that may be in the flash log of another host",
@@ -74,15 +80,16 @@ fn image_that_lacks_data_of_another_host_is_refused_as_documented() {
     );
     let message = volume_refusal(&second, &other, "undestaged-elsewhere");
     entry.message("", &message);
-    entry.choice("`hotset stop --destage` on that host", "none", || {
-        destage(first.start());
+    entry.choice("`hotset fleet move NAME` on that host", "none", || {
+        let daemon = first.start();
+        daemon.command(&["fleet", "move", "v"]);
+        daemon.stop();
         wait_for("the volume", || (show(&other, "v")["state"] == "active").then_some(()));
         other.stop();
     });
-    entry.choice(GIVE_UP, "that data", || {
-        let (_first, second) = hosts("gone");
-        let daemon = second.start();
-        run_proposed_command(&daemon, &volume_refusal(&second, &daemon, "undestaged-elsewhere"), GIVE_UP);
+    entry.choice(TAKE_OVER, "that data", || {
+        let (_first, second, daemon) = hosts("gone");
+        run_proposed_command(&daemon, &volume_refusal(&second, &daemon, "undestaged-elsewhere"), TAKE_OVER);
         assert!(cluster.export("gone")[..4096] != [0xdd; 4096]);
         destage(daemon);
     });

@@ -1,0 +1,91 @@
+//! `fleet` and the actions on the ownership of volumes that several hosts have in their configuration.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use messages::report::FleetVolumeReport;
+use messages::{Answer, Request, VolumeReport};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::{Routes, Shared, unexpected};
+use crate::extract::{Json, OptionalJson, PathName};
+use crate::problem::Problem;
+
+pub(super) fn routes() -> Routes {
+    OpenApiRouter::new()
+        .routes(routes!(list_fleet))
+        .routes(routes!(drain))
+        .routes(routes!(move_volume))
+        .routes(routes!(take_over))
+}
+
+/// Volumes on images that several hosts can own, each with its owner
+#[utoipa::path(get, path = "/api/v1/fleet", tag = "fleet",
+    responses((status = 200, description = "As it is now", body = Vec<FleetVolumeReport>)))]
+async fn list_fleet(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<FleetVolumeReport>>, Problem> {
+    match shared.control.request(Request::VolumeList {}).await? {
+        Answer::Volumes(volumes) => Ok(Json(FleetVolumeReport::of(&volumes))),
+        _ => Err(unexpected()),
+    }
+}
+
+/// The outcome of a drain.
+#[derive(Serialize, ToSchema)]
+struct Drained {
+    /// What was released, in sentences.
+    #[serde(rename = "said")]
+    messages: Vec<String>,
+}
+
+/// Move all volumes on images that several hosts can own away from this host
+#[utoipa::path(post, path = "/api/v1/fleet/drain", tag = "fleet",
+    responses((status = 200, description = "Done", body = Drained)))]
+async fn drain(State(shared): State<Arc<Shared>>) -> Result<Json<Drained>, Problem> {
+    shared.messages(Request::FleetDrain {}).await.map(|messages| Json(Drained { messages }))
+}
+
+/// Options of a move.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Move {
+    /// The host that may claim the image; without it any.
+    to: Option<String>,
+}
+
+/// Destage a volume, release its image for another host, and stop serving it here
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/move", tag = "fleet",
+    params(("name" = String, Path, description = "The volume")), request_body = Option<Move>,
+    responses((status = 200, description = "Released", body = VolumeReport)))]
+async fn move_volume(
+    State(shared): State<Arc<Shared>>,
+    PathName(name): PathName,
+    OptionalJson(options): OptionalJson<Move>,
+) -> Result<Json<VolumeReport>, Problem> {
+    shared.volume(Request::FleetMove { name, to: options.to }).await.map(Json)
+}
+
+/// Options of a take-over.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct TakeOver {
+    /// The host that has to be the owner; without it whoever is.
+    from: Option<String>,
+    /// The name of the undestaged data of another host that may be lost.
+    give_up: Option<String>,
+}
+
+/// Take a volume on standby over from its owner, whose client the cluster blocks
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/take-over", tag = "fleet",
+    params(("name" = String, Path, description = "The volume")), request_body = Option<TakeOver>,
+    responses((status = 200, description = "In service", body = VolumeReport)))]
+async fn take_over(
+    State(shared): State<Arc<Shared>>,
+    PathName(name): PathName,
+    OptionalJson(options): OptionalJson<TakeOver>,
+) -> Result<Json<VolumeReport>, Problem> {
+    let TakeOver { from, give_up } = options;
+    shared.volume(Request::FleetTakeOver { name, from, give_up }).await.map(Json)
+}

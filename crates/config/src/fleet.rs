@@ -1,0 +1,115 @@
+//! Several hosts with volumes on the same storage: `[fleet]`, and the keys of volumes about it.
+
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use super::problem::Source;
+use super::read::{Located, Section, Setting, ValueError};
+use crate::BackingSpec;
+
+/// Default of `take_over_after`.
+pub(super) const AFTER_DEFAULT: Duration = Duration::from_secs(60);
+/// Bounds of `take_over_after`. The lease of an owner, within which it may serve without the storage, is shorter.
+const AFTER: std::ops::RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_secs(24 * 3600);
+
+/// `[fleet]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetConfig {
+    /// Name of this host among the hosts.
+    pub host: String,
+}
+
+impl Default for FleetConfig {
+    fn default() -> Self {
+        FleetConfig { host: rbd::machine_name() }
+    }
+}
+
+/// Condition under which a host on standby takes a volume over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TakeOverMode {
+    /// By command.
+    #[default]
+    Command,
+    /// By itself, when the owner was absent for a time.
+    Automatic,
+}
+
+impl TakeOverMode {
+    /// Its name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            TakeOverMode::Command => "command",
+            TakeOverMode::Automatic => "automatic",
+        }
+    }
+}
+
+impl Setting for TakeOverMode {
+    fn read(value: &DeValue<'_>) -> Result<Self, ValueError> {
+        let text = value.as_str().ok_or(ValueError::Type("\"command\" or \"automatic\""))?;
+        let modes = [TakeOverMode::Command, TakeOverMode::Automatic];
+        let mode = modes.into_iter().find(|mode| mode.name() == text);
+        mode.ok_or_else(|| {
+            let fault = format!("\"{text}\" is no way of a take-over");
+            ValueError::Value(fault, "specify \"command\" or \"automatic\"".to_owned())
+        })
+    }
+}
+
+/// When this host takes a volume over that another one owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakeOverConfig {
+    /// By command, or by itself.
+    pub mode: TakeOverMode,
+    /// Time for which the owner was absent.
+    pub after: Duration,
+}
+
+impl Default for TakeOverConfig {
+    fn default() -> Self {
+        TakeOverConfig { mode: TakeOverMode::default(), after: AFTER_DEFAULT }
+    }
+}
+
+/// Reads `[fleet]`.
+pub(super) fn read_fleet(section: &Section<'_>, source: &mut Source<'_>) -> FleetConfig {
+    let Some(Located { value: host, span }) = section.get::<String>("host", source) else {
+        return FleetConfig::default();
+    };
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || matches!(char, '.' | '-' | '_');
+    if host.is_empty() || host.len() > 255 || !host.chars().all(is_plain) {
+        let remedy = "use letters, digits, \".\", \"-\" and \"_\", as in a host name";
+        source.add_problem(&span, format!("\"{host}\" is not a name of a host"), remedy);
+    }
+    FleetConfig { host }
+}
+
+/// Reads the keys of a volume.
+pub(super) fn read_take_over(
+    section: &Section<'_>,
+    backing: Option<&BackingSpec>,
+    source: &mut Source<'_>,
+) -> TakeOverConfig {
+    let (mode, after) = (section.get::<TakeOverMode>("take_over", source), section.get("take_over_after", source));
+    let given = mode.as_ref().map(|mode| &mode.span).or(after.as_ref().map(|after: &Located<Duration>| &after.span));
+    if let (Some(span), Some(backing)) = (given, backing)
+        && !matches!(backing, BackingSpec::Rbd(_))
+    {
+        let fault = format!("{backing} has no owner that could be taken over from");
+        source.add_problem(span, fault, "remove the key: only images of RBD are shared by hosts");
+    }
+    let default = TakeOverConfig::default();
+    let mode = mode.map_or(default.mode, |mode| mode.value);
+    if let Some(after) = &after {
+        if mode != TakeOverMode::Automatic {
+            let remedy = "remove it, or ask for take_over = \"automatic\"";
+            source.add_problem(&after.span, "\"take_over_after\" means nothing without an automatic take-over", remedy);
+        } else if !AFTER.contains(&after.value) {
+            let remedy = "give 30s to 24h: the owner may serve for 25 s without the cluster";
+            source.add_problem(&after.span, "an owner cannot be taken over from after that time", remedy);
+        }
+    }
+    TakeOverConfig { mode, after: after.map_or(default.after, |after| after.value) }
+}

@@ -1,0 +1,231 @@
+//! `fleet move`, `drain` and `take-over`: the ownership of images that several hosts reach.
+
+use control::ProgressSender;
+use messages::report::FleetReport;
+use messages::{Answer, ErrorKind, Failure};
+use rbd::{Claim, ImageSpec, Mark, Release, StandbyReport};
+
+use super::super::rbd_helper::{HeldHelper, hold};
+use super::super::volumes::{KnownVolume, Placement, VolumeStatus, standby_text};
+use super::Daemon;
+use config::{BackingSpec, VolumeConfig};
+use logging::{self as log, VOLUME};
+use state::{Acceptance, VolumeRecord, effective_policy};
+
+impl Daemon {
+    /// `fleet move`: destages while clients are served, detaches the volume as a removal does, and releases its image
+    /// for the host `to`, or for any. On an error the volume is in service as before, unless its image is released.
+    pub async fn move_volume(
+        &self,
+        name: &str,
+        to: Option<&str>,
+        progress: &ProgressSender,
+    ) -> Result<Answer, Failure> {
+        let _guard = self.volumes.lock_for_change(name)?;
+        let known = self.volumes.get(name)?;
+        let (image, placement) = self.check_movable(&known, to).await?;
+        // Most of the data is destaged while clients are served.
+        self.flush(name, progress).await?;
+        self.release_detached(&known, &placement, &image, &Release::new(to), progress).await?;
+        log::info!(target: VOLUME, volume = name, "volume {name}: its image is released by command");
+        self.show(name).await
+    }
+
+    /// `fleet drain`: moves all volumes whose images other hosts can own.
+    pub async fn drain_host(&self, progress: &ProgressSender) -> Result<Answer, Failure> {
+        let is_moved = |known: &KnownVolume| {
+            let is_served = matches!(known.status, VolumeStatus::Serving(_));
+            (is_served && matches!(known.config.backing, BackingSpec::Rbd(_))).then(|| known.config.name.clone())
+        };
+        let names: Vec<String> = self.volumes.map(is_moved).into_iter().flatten().collect();
+        let (mut messages, mut failures) = (Vec::new(), Vec::new());
+        for name in names {
+            match self.move_volume(&name, None, progress).await {
+                Ok(_) => messages.push(format!("volume {name} is released")),
+                Err(failure) => failures.push(format!("volume {name} stays here: {failure}")),
+            }
+        }
+        if !failures.is_empty() {
+            messages.extend(failures);
+            return Err(Failure::new(ErrorKind::Failed, messages.join("; ")));
+        }
+        if messages.is_empty() {
+            messages.push("no volume in service lies on an image that other hosts can own".to_owned());
+        }
+        Ok(Answer::Said(messages))
+    }
+
+    /// `fleet take-over`: claims the image of a volume on standby. The owner's client is blocked; the host `from` has to
+    /// be the owner.
+    pub async fn take_over(
+        &self,
+        name: &str,
+        from: Option<String>,
+        give_up: Option<String>,
+    ) -> Result<Answer, Failure> {
+        let _guard = self.volumes.lock_for_change(name)?;
+        let known = self.volumes.get(name)?;
+        check_take_over(&known, from.as_deref())?;
+        let owner = known.standby().map(|report| report.owner.clone());
+        self.volumes.order_claim(name, Claim::Command { from });
+        let accept = Acceptance { give_up, ..Acceptance::default() };
+        let attached = self.attachments.attach(known.config, known.from_file, accept).await;
+        self.volumes.end_claim(name);
+        self.standbys.forget(name);
+        if let Err(failure) = attached {
+            let kind = if failure.kind == ErrorKind::Unavailable { ErrorKind::Conflict } else { failure.kind };
+            let message = match self.volumes.find(name).as_ref().and_then(KnownVolume::standby) {
+                Some(report) => format!("volume {name} was not taken over: {} now", standby_text(report)),
+                None => failure.message,
+            };
+            return Err(Failure { kind, message, ..failure });
+        }
+        self.flash.discard_given_up().await?;
+        let owner = owner.unwrap_or_else(|| "unknown".to_owned());
+        log::warn!(target: VOLUME, volume = name, "volume {name}: taken over from host {owner} by command");
+        self.show(name).await
+    }
+
+    /// The ownership of a volume on an image that several hosts can own.
+    pub(super) fn fleet_report(&self, known: &KnownVolume, record: Option<&VolumeRecord>) -> Option<FleetReport> {
+        if !matches!(known.config.backing, BackingSpec::Rbd(_)) {
+            return None;
+        }
+        let config = &known.config;
+        let host = self.settings.current().fleet.host.clone();
+        let report = FleetReport {
+            host: host.clone(),
+            requested_policy: effective_policy(record, config.policy).to_string(),
+            take_over: config.take_over.mode.name().to_owned(),
+            take_over_after_seconds: config.take_over.after.as_secs(),
+            ..FleetReport::default()
+        };
+        Some(match (known.placement(), known.standby()) {
+            (Some(placement), _) => FleetReport {
+                owner: host.clone(),
+                is_owner: true,
+                ownership: placement.ownership.unwrap_or(0),
+                undestaged_host: record.is_some_and(|record| record.dirty_on_flash.is_some()).then_some(host),
+                ..report
+            },
+            (None, Some(standby)) => {
+                let StandbyReport { owner, epoch, has_client, release, mark, claim: _ } = standby.clone();
+                let released_to = release.map(|release| release.host().unwrap_or("any").to_owned());
+                let (undestaged_host, data) = mark.map(|mark| (mark.host, Mark::show_id(mark.id))).unzip();
+                FleetReport {
+                    owner,
+                    ownership: epoch,
+                    owner_has_image_open: Some(has_client),
+                    released_to,
+                    undestaged_host,
+                    undestaged_data: data,
+                    ..report
+                }
+            }
+            (None, None) => report,
+        })
+    }
+
+    /// The image and the placement of a volume that can be moved.
+    async fn check_movable(&self, known: &KnownVolume, to: Option<&str>) -> Result<(ImageSpec, Placement), Failure> {
+        let name = &known.config.name;
+        let conflict = |text: String| Failure::new(ErrorKind::Conflict, text);
+        let BackingSpec::Rbd(image) = &known.config.backing else {
+            let text = format!("volume {name} lies on {}, which no other host can own", known.config.backing);
+            return Err(conflict(text));
+        };
+        let placement = self.volumes.placement(name)?;
+        let host = &self.settings.current().fleet.host;
+        if to == Some(host.as_str()) {
+            return Err(conflict(format!("host {host} owns the image of volume {name} already")));
+        }
+        if self.cores.lost_bytes(name, placement.core).await.is_some() {
+            let text = format!("volume {name} has lost its image, so it cannot be moved: hotset volume remove {name}");
+            return Err(conflict(text));
+        }
+        Ok((image.clone(), placement))
+    }
+
+    /// Detaches a volume, and releases its image.
+    async fn release_detached(
+        &self,
+        known: &KnownVolume,
+        placement: &Placement,
+        image: &ImageSpec,
+        release: &Release,
+        progress: &ProgressSender,
+    ) -> Result<(), Failure> {
+        let name = known.config.name.as_str();
+        let held = hold(image).ok_or_else(|| {
+            let text = format!("volume {name}: the helper process of its image is being started; try again");
+            Failure::new(ErrorKind::Conflict, text)
+        })?;
+        self.volumes.set_status(name, VolumeStatus::Removing(placement.clone()));
+        if let Err(failure) = self.attachments.detach(name, placement.core, progress).await {
+            self.volumes.set_status(name, VolumeStatus::Serving(placement.clone()));
+            return Err(failure);
+        }
+        // The volume's record stays, for its settings and its LUN.
+        self.records.change_or_log(|state| state.mark_clean(placement.volume_id));
+        let released = held.release(release).await;
+        // The image decides: its helper finds the release there, or goes on with the volume.
+        let attached = self.attachments.attach(known.config.clone(), known.from_file, Acceptance::default()).await;
+        match (released, attached) {
+            (_, Err(failure)) if self.is_on_standby(name) => {
+                log::debug!(target: VOLUME, volume = name, "{}", failure.message);
+                Ok(())
+            }
+            (released, attached) => {
+                let reason = released.err().unwrap_or_else(|| "another host has come first, or none may".to_owned());
+                let state = attached.map_or_else(|failure| failure.message, |()| "it stays in service".to_owned());
+                let text = format!("volume {name}: its image was not released ({reason}); {state}");
+                Err(Failure::new(ErrorKind::Failed, text))
+            }
+        }
+    }
+
+    /// A hold on the helper process of a volume that is to be removed, if its image can be owned by another host.
+    pub(super) fn hold_image(&self, config: &VolumeConfig) -> Option<HeldHelper> {
+        match &config.backing {
+            BackingSpec::Rbd(image) => hold(image),
+            _ => None,
+        }
+    }
+
+    fn is_on_standby(&self, name: &str) -> bool {
+        self.volumes.find(name).is_some_and(|known| known.standby().is_some())
+    }
+}
+
+/// Releases the image of a removed volume, which is complete, for any host.
+pub async fn release_removed(name: &str, held: Option<HeldHelper>) {
+    let Some(held) = held else { return };
+    if let Err(reason) = held.release(&Release::Any).await {
+        log::warn!(
+            target: VOLUME, volume = name,
+            "volume {name}: its image was not released for other hosts ({reason}): there, take it over by command"
+        );
+    }
+}
+
+/// Refuses a take-over that is none, or of another owner than the one that was seen.
+fn check_take_over(known: &KnownVolume, from: Option<&str>) -> Result<(), Failure> {
+    let name = &known.config.name;
+    let conflict = |text: String| Err(Failure::new(ErrorKind::Conflict, text));
+    if !matches!(known.config.backing, BackingSpec::Rbd(_)) {
+        return conflict(format!("volume {name} lies on {}, which no other host can own", known.config.backing));
+    }
+    match (&known.status, known.standby()) {
+        (_, Some(StandbyReport { owner, .. })) => match from.filter(|from| from != owner) {
+            Some(from) => conflict(format!(
+                "host {owner} owns the image of volume {name}, and not host {from}: look at `hotset fleet status`, and \
+                 repeat the command if that host is to be taken over from"
+            )),
+            None => Ok(()),
+        },
+        (VolumeStatus::Refused(_), None) => Ok(()),
+        (VolumeStatus::Serving(_) | VolumeStatus::Removing(_) | VolumeStatus::Standby(..), None) => {
+            conflict(format!("this host owns the image of volume {name} already"))
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! `hotset fleet …`: the ownership of volumes that several hosts have in their configuration.
+
+use std::io::IsTerminal;
+use std::path::Path;
+
+use clap::Subcommand;
+use messages::report::FleetVolumeReport;
+use messages::{Answer, Request};
+
+use super::confirm::is_confirmed;
+use super::daemon::{send_request, unexpected};
+use terminal::render::fleet::table;
+use terminal::render::screen;
+use terminal::render::style::Style;
+use terminal::{Failure, print_json};
+
+/// The subcommands.
+#[derive(Subcommand)]
+pub enum Action {
+    /// Show each volume on shared storage with its owner, its policy, and the host of undestaged data
+    Status,
+    /// Destage a volume, release its image for another host, and stop serving it here
+    Move {
+        /// The volume
+        name: String,
+        /// The host that may claim the image, by its name in `hotset fleet status` there; default: any host on standby
+        #[arg(long, value_name = "HOST")]
+        to: Option<String>,
+    },
+    /// Move all volumes on shared storage away from this host
+    Drain,
+    /// Take a volume on standby over from its owner. The cluster blocks the owner's client: its clients get errors
+    TakeOver {
+        /// The volume
+        name: String,
+        /// Take it over from this host only; refused if another one is the owner by now
+        #[arg(long, value_name = "HOST")]
+        from: Option<String>,
+        /// Give up the undestaged data of another host, by its name in the refusal
+        #[arg(long, value_name = "DATA")]
+        give_up: Option<String>,
+        /// Do not ask for confirmation
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// Sends the request and prints the answer.
+pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Failure> {
+    let request = match action {
+        Action::Status => {
+            let volumes = status(socket)?;
+            if json {
+                return print_json(&volumes);
+            }
+            terminal::render::print(&table(&volumes, Style::of_stdout()));
+            return Ok(());
+        }
+        Action::Move { name, to } => Request::FleetMove { name, to },
+        Action::Drain => Request::FleetDrain {},
+        Action::TakeOver { name, from, give_up, yes } => {
+            let is_asked = !yes && !json && std::io::stdin().is_terminal();
+            let from = if is_asked { Some(confirmed_owner(socket, &name, from)?) } else { from };
+            Request::FleetTakeOver { name, from, give_up }
+        }
+    };
+    match send_request(socket, &request)? {
+        Answer::Volume(volume) if json => print_json(&volume),
+        Answer::Said(said) if json => print_json(&said),
+        Answer::Volume(volume) => {
+            terminal::render::print(&screen::volumes(std::slice::from_ref(&volume), None, Style::of_stdout()));
+            Ok(())
+        }
+        Answer::Said(said) => {
+            said.iter().for_each(|line| println!("{}", messages::plain(line)));
+            Ok(())
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+fn status(socket: Option<&Path>) -> Result<Vec<FleetVolumeReport>, Failure> {
+    let Answer::Volumes(volumes) = send_request(socket, &Request::VolumeList {})? else { return Err(unexpected()) };
+    Ok(FleetVolumeReport::of(&volumes))
+}
+
+/// The owner that the user has seen and wants to take the volume over from.
+fn confirmed_owner(socket: Option<&Path>, name: &str, from: Option<String>) -> Result<String, Failure> {
+    let volumes = status(socket)?;
+    let unknown = || Failure::failed(format!("volume {name} is not on shared storage; see `hotset fleet status`"));
+    let volume = volumes.iter().find(|volume| volume.volume == *name).ok_or_else(unknown)?;
+    let owner = from.unwrap_or_else(|| volume.fleet.owner.clone());
+    let is_open = match volume.fleet.owner_has_image_open {
+        Some(true) => "its owner seems to be alive, and its clients will get errors",
+        _ => "no client has its image open",
+    };
+    let question = format!("take volume {name} over from host {owner}? {is_open}.");
+    match is_confirmed(&messages::plain(&question))? {
+        true => Ok(owner),
+        false => Err(Failure::failed("nothing was changed")),
+    }
+}

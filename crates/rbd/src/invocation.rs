@@ -1,0 +1,196 @@
+//! The arguments of `hotset-rbd`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::host_name::machine_name;
+use super::status::Expected;
+
+/// Before the claim of a first start.
+const CLAIM: &str = "--claim";
+/// Before the names of data that may be lost, separated by commas ([`Mark::show_id`](super::Mark::show_id)).
+const GIVE_UP: &str = "--give-up";
+/// Before the identity and the lineage that a start after a crash must continue.
+const AGAIN: &str = "--again";
+/// Before the take-over of a volume on standby.
+const STANDBY: &str = "--standby";
+
+/// What permits a host that is not the last owner of an image to claim it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Claim {
+    /// The image's record alone: it names no owner, or the owner has released it.
+    #[default]
+    Record,
+    /// The owner with this token was absent for so long that the host takes over by itself.
+    Absent(u64),
+    /// An administrator's order, from the owner that he has seen, if he names one. The owner may be alive.
+    Command {
+        /// The owner's host.
+        from: Option<String>,
+    },
+    /// The adoption of a refused volume. A living owner stays the owner.
+    Adoption,
+}
+
+impl Claim {
+    /// One word.
+    pub fn encode(&self) -> String {
+        match self {
+            Claim::Record => "record".to_owned(),
+            Claim::Absent(token) => format!("absent:{token:016x}"),
+            Claim::Command { from: None } => "command".to_owned(),
+            Claim::Command { from: Some(host) } => format!("command:{host}"),
+            Claim::Adoption => "adoption".to_owned(),
+        }
+    }
+
+    /// Parses the word; `None` if it is no claim.
+    pub fn parse(word: &str) -> Option<Claim> {
+        Some(match word.split_once(':') {
+            Some(("absent", token)) => Claim::Absent(u64::from_str_radix(token, 16).ok()?),
+            Some(("command", host)) => Claim::Command { from: Some(host.to_owned()) },
+            Some(_) => return None,
+            None => match word {
+                "record" => Claim::Record,
+                "command" => Claim::Command { from: None },
+                "adoption" => Claim::Adoption,
+                _ => return None,
+            },
+        })
+    }
+}
+
+/// When a host on standby claims the image of an absent owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TakeOver {
+    /// By command alone.
+    #[default]
+    Command,
+    /// By itself, after the owner was absent for this time.
+    After(Duration),
+}
+
+impl TakeOver {
+    fn encode(self) -> String {
+        match self {
+            TakeOver::Command => "command".to_owned(),
+            TakeOver::After(margin) => margin.as_millis().to_string(),
+        }
+    }
+
+    fn parse(word: &str) -> Option<TakeOver> {
+        match word {
+            "command" => Some(TakeOver::Command),
+            word => word.parse().ok().map(Duration::from_millis).map(TakeOver::After),
+        }
+    }
+}
+
+/// Purpose of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Serve the image for a daemon that does not have it yet.
+    First {
+        /// What permits to claim the image of another host.
+        claim: Claim,
+        /// Names of data that may be lost.
+        given_up: Vec<String>,
+    },
+    /// Serve it again after a crash, and continue the ownership that the daemon has.
+    Again(Expected),
+    /// Look at it time and again while another host owns it, without appearing among its clients.
+    Standby(TakeOver),
+}
+
+/// The arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invocation {
+    /// Address of the image.
+    pub image: String,
+    /// Folder of the records of owners, one file per image.
+    pub folder: PathBuf,
+    /// Name of this host.
+    pub host: String,
+    /// Purpose.
+    pub purpose: Purpose,
+}
+
+impl Invocation {
+    /// The arguments as text.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec![self.image.clone(), self.folder.to_string_lossy().into_owned(), self.host.clone()];
+        match &self.purpose {
+            Purpose::First { claim, given_up } => {
+                arguments.extend([CLAIM.to_owned(), claim.encode()]);
+                if !given_up.is_empty() {
+                    arguments.extend([GIVE_UP.to_owned(), given_up.join(",")]);
+                }
+            }
+            Purpose::Again(expected) => {
+                arguments.extend([AGAIN.to_owned(), expected.identity.clone(), expected.show_lineage()]);
+            }
+            Purpose::Standby(take_over) => arguments.extend([STANDBY.to_owned(), take_over.encode()]),
+        }
+        arguments
+    }
+
+    /// Parses the arguments; `None` without an address. What is missing or damaged permits least.
+    pub fn parse(arguments: impl Iterator<Item = String>) -> Option<Invocation> {
+        let arguments: Vec<String> = arguments.collect();
+        let mut words = arguments.into_iter();
+        let image = words.next()?;
+        let folder = PathBuf::from(words.next().unwrap_or_default());
+        let host = words.next().unwrap_or_else(machine_name);
+        let mut purpose = Purpose::First { claim: Claim::Record, given_up: Vec::new() };
+        while let Some((option, value)) = words.next().zip(words.next()) {
+            match (option.as_str(), &mut purpose) {
+                (CLAIM, Purpose::First { claim, .. }) => *claim = Claim::parse(&value).unwrap_or_default(),
+                (GIVE_UP, Purpose::First { given_up, .. }) => {
+                    *given_up = value.split(',').map(str::to_owned).collect();
+                }
+                (AGAIN, _) => {
+                    let expected = Expected::parse(&value, &words.next()?)?;
+                    purpose = Purpose::Again(expected);
+                }
+                (STANDBY, _) => purpose = Purpose::Standby(TakeOver::parse(&value)?),
+                _ => return None,
+            }
+        }
+        Some(Invocation { image, folder, host, purpose })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_round_trip() {
+        let first = |claim, given_up: &[&str]| {
+            let given_up = given_up.iter().map(|name| (*name).to_owned()).collect();
+            Purpose::First { claim, given_up }
+        };
+        for purpose in [
+            first(Claim::Record, &[]),
+            first(Claim::Absent(7), &["a", "b"]),
+            first(Claim::Command { from: None }, &[]),
+            first(Claim::Command { from: Some("alpha".to_owned()) }, &["a"]),
+            first(Claim::Adoption, &["a"]),
+            Purpose::Again(Expected { identity: "rbd:f/1/a".to_owned(), lineage: 9 }),
+            Purpose::Standby(TakeOver::Command),
+            Purpose::Standby(TakeOver::After(Duration::from_secs(60))),
+        ] {
+            let folder = PathBuf::from("/var/lib/hotset/rbd/owners");
+            let invocation = Invocation { image: "rbd:a/b".to_owned(), folder, host: "alpha".to_owned(), purpose };
+            assert_eq!(Invocation::parse(invocation.arguments().into_iter()), Some(invocation));
+        }
+    }
+
+    #[test]
+    fn damaged_claim_permits_nothing_beyond_the_record() {
+        let words = ["rbd:a/b", "/f", "alpha", "--claim", "commandeer"].map(str::to_owned);
+        let parsed = Invocation::parse(words.into_iter()).expect("an address");
+        assert_eq!(parsed.purpose, Purpose::First { claim: Claim::Record, given_up: Vec::new() });
+        assert_eq!(Invocation::parse(std::iter::empty()), None);
+    }
+}
