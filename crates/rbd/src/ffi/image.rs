@@ -83,6 +83,14 @@ pub struct Image {
     name: String,
     /// The handle of [`Image::watch_header`].
     header_watch: OnceLock<u64>,
+    /// Open for reading only.
+    is_read_only: bool,
+}
+
+/// A holder of a lock.
+struct Locker {
+    cookie: CString,
+    address: String,
 }
 
 // SAFETY: librbd is thread-safe; its handles belong to no thread.
@@ -100,7 +108,9 @@ impl Image {
 
     /// Opens an image for reading only: it does not appear among its clients.
     pub fn open_read_only(cluster: &Arc<Cluster>, spec: &ImageSpec) -> Result<Image, CephError> {
-        Image::open_by(cluster.libraries.rbd.rbd_open_read_only, cluster, spec, &spec.image)
+        let mut image = Image::open_by(cluster.libraries.rbd.rbd_open_read_only, cluster, spec, &spec.image)?;
+        image.is_read_only = true;
+        Ok(image)
     }
 
     fn open_by(open: OpenFunction, cluster: &Arc<Cluster>, spec: &ImageSpec, text: &str) -> Result<Image, CephError> {
@@ -109,7 +119,7 @@ impl Image {
         let code = unsafe { open(cluster.pool, text.as_ptr(), &mut image, ptr::null()) };
         let name = spec.place();
         check_at("rbd_open", &name, code)?;
-        Ok(Image { image, cluster: Arc::clone(cluster), name, header_watch: OnceLock::new() })
+        Ok(Image { image, cluster: Arc::clone(cluster), name, header_watch: OnceLock::new(), is_read_only: false })
     }
 
     /// `POOL/IMAGE`, for messages.
@@ -187,6 +197,10 @@ impl Image {
 
     /// The address of the client that has the lock, dead or alive; `None` if no client has it.
     pub fn lock_owner(&self) -> Result<Option<String>, CephError> {
+        if self.is_read_only {
+            // librbd answers no question about the lock of such an image.
+            return Ok(self.locker()?.map(|locker| locker.address));
+        }
         let mut owners = [ptr::null_mut::<c_char>(); OWNERS_MAX];
         let (mut count, mut mode) = (OWNERS_MAX, 0);
         // SAFETY: the array has room for that many pointers. After a success the first `count` are C strings, which are
@@ -233,10 +247,24 @@ impl Image {
     /// `rbd_lock_release` reports no version, and a version that is read later may include the lock of another client.
     pub fn unlock(&self) -> Result<Option<u64>, CephError> {
         let (header, rados, pool) = (self.header()?, &self.cluster.libraries.rados, self.cluster.pool);
+        let _calls = self.cluster.versioned_calls();
+        let Some(locker) = self.locker()? else { return Ok(None) };
+        // SAFETY: the pool is open, and the names are C strings.
+        unsafe {
+            // Unlocks nothing if the cookie is another client's.
+            match (rados.rados_unlock)(pool, header.as_ptr(), LOCK_NAME.as_ptr(), locker.cookie.as_ptr()) {
+                code if code == -libc::ENOENT => Ok(None),
+                code => check("rados_unlock", code).map(|()| Some((rados.rados_get_last_version)(pool))),
+            }
+        }
+    }
+
+    /// The only holder of the lock; `None` if there is none, or several.
+    fn locker(&self) -> Result<Option<Locker>, CephError> {
+        let (header, rados, pool) = (self.header()?, &self.cluster.libraries.rados, self.cluster.pool);
         let [mut tag, mut clients, mut cookies, mut addresses] = [[0 as c_char; LOCKER_BYTES]; 4];
         let [mut tag_len, mut clients_len, mut cookies_len, mut addresses_len] = [LOCKER_BYTES; 4];
         let mut is_exclusive = 0;
-        let _calls = self.cluster.versioned_calls();
         // SAFETY: the pool is open, the names are C strings, and each buffer has the length that is passed with it.
         // After a success the buffers have as many C strings as there are lockers.
         unsafe {
@@ -258,11 +286,9 @@ impl Image {
             if count != 1 {
                 return Ok(None);
             }
-            // Unlocks nothing if the cookie is another client's.
-            match (rados.rados_unlock)(pool, header.as_ptr(), LOCK_NAME.as_ptr(), cookies.as_ptr()) {
-                code if code == -libc::ENOENT => Ok(None),
-                code => check("rados_unlock", code).map(|()| Some((rados.rados_get_last_version)(pool))),
-            }
+            let cookie = CStr::from_ptr(cookies.as_ptr()).to_owned();
+            let address = CStr::from_ptr(addresses.as_ptr()).to_string_lossy().into_owned();
+            Ok(Some(Locker { cookie, address }))
         }
     }
 
