@@ -61,6 +61,7 @@ pub use pools::{
 pub use problem::{Problem, Problems};
 pub use qos::{QosRule, RuleValue};
 use qos::{qos_by_rules, rule_values};
+pub use rbd::is_image_address;
 pub use vhost_user::VhostUserConfig;
 use written::Written;
 

@@ -80,11 +80,14 @@ pub enum Action {
     },
 }
 
-/// The absolute path, because the daemon has another working directory.
+/// The absolute path, because the daemon has another working directory. The address of an image is no path.
 pub fn absolute_path(path: &Path) -> Result<String, Failure> {
-    let absolute =
-        std::path::absolute(path).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+    let absolute = match path.to_str() {
+        Some(text) if config::is_image_address(text) => Ok(path.to_owned()),
+        _ => std::path::absolute(path),
+    };
     absolute
+        .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?
         .into_os_string()
         .into_string()
         .map_err(|_| Failure::usage(format!("{} is not valid UTF-8", path.display())))
