@@ -22,7 +22,7 @@ use super::persisted_memory::PersistedMemory;
 use super::records::Records;
 use super::settings::Settings;
 use super::volume_settings::{flash_quota_of, memory_quota_of, qos_of};
-use super::volumes::{Placement, RequestedVolume, Volumes};
+use super::volumes::{Placement, RequestedVolume, STANDBY, Volumes};
 use config::VolumeConfig;
 use logging::{self as log, VOLUME};
 use state::{Acceptance, Admission, effective_mode, effective_policy};
@@ -100,7 +100,8 @@ impl Attachments {
             let name = config.name.clone();
             self.volumes.record_attached((config, from_file), result.clone());
             result.map(|_| ()).map_err(|failure| {
-                let message = format!("volume {name} is not served: {}", failure.message);
+                let state = if failure.refusal.as_deref() == Some(STANDBY) { "on standby" } else { "not served" };
+                let message = format!("volume {name} is {state}: {}", failure.message);
                 Failure { message, ..failure }
             })
         });

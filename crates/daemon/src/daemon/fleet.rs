@@ -66,13 +66,14 @@ impl Daemon {
         let _guard = self.volumes.lock_for_change(name)?;
         let known = self.volumes.get(name)?;
         check_take_over(&known, from.as_deref())?;
-        let owner = known.standby().map(|report| report.owner.clone());
+        let (owner, before) = (known.standby().map(|report| report.owner.clone()), known.status.clone());
         self.volumes.order_claim(name, Claim::Command { from });
         let accept = Acceptance { give_up, ..Acceptance::default() };
         let attached = self.attachments.attach(known.config, known.from_file, accept).await;
         self.volumes.end_claim(name);
         self.standbys.forget(name);
         if let Err(failure) = attached {
+            self.volumes.stay_on_standby(name, &failure, before);
             let kind = if failure.kind == ErrorKind::Unavailable { ErrorKind::Conflict } else { failure.kind };
             let message = match self.volumes.find(name).as_ref().and_then(KnownVolume::standby) {
                 Some(report) => format!("volume {name} was not taken over: {} now", standby_text(report)),

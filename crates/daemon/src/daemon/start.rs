@@ -17,7 +17,7 @@ use super::super::cores::{DataCore, DataCoreSpec};
 use super::super::sabotage;
 use super::super::settings::absolute;
 use super::super::stop::Clients;
-use super::super::volumes::ChangeGuard;
+use super::super::volumes::{ChangeGuard, STANDBY};
 use super::super::{handover, iscsi, loss, persisted_memory, vhost_user};
 use super::Daemon;
 use super::signal_handling::handle_signals;
@@ -230,6 +230,10 @@ async fn start_serving(
     drop(change_guards);
     let mut failed_count = 0;
     for (name, failure) in names.into_iter().zip(attached).filter_map(|(name, result)| Some((name, result.err()?))) {
+        if failure.refusal.as_deref() == Some(STANDBY) {
+            log::info!(target: VOLUME, volume = name, "{}", failure.message);
+            continue;
+        }
         log::error!(target: VOLUME, volume = name, "{}", failure.message);
         // Absent backings are retried, and conflicts need an administrator: both require a running daemon.
         failed_count += usize::from(failure.kind == ErrorKind::Failed);

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use messages::Failure;
+use messages::{ErrorKind, Failure};
 use rbd::{Claim, StandbyReport};
 use state::UNDESTAGED_ELSEWHERE;
 
@@ -68,6 +68,14 @@ impl Volumes {
         }
     }
 
+    /// Ends a claim of a volume on standby, whose status was `before`, that has not reached its image.
+    pub fn stay_on_standby(&self, name: &str, failure: &Failure, before: VolumeStatus) {
+        if failure.kind == ErrorKind::Unavailable && matches!(before, VolumeStatus::Standby(..)) {
+            self.attempts.borrow_mut().cancel(name);
+            self.set_status(name, before);
+        }
+    }
+
     /// The volumes on standby.
     pub fn on_standby(&self) -> Vec<KnownVolume> {
         self.known.borrow().values().filter(|known| known.standby().is_some()).cloned().collect()
@@ -88,8 +96,6 @@ pub fn standby_text(report: &StandbyReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use messages::ErrorKind;
-
     use super::*;
 
     #[test]
