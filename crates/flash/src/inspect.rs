@@ -52,15 +52,15 @@ pub struct Inspection<S: Seam> {
     /// Identity of the store.
     pub store: Uuid,
     /// Log members that were in service and are absent.
-    pub missing: Vec<MemberNo>,
+    pub missing_members: Vec<MemberNo>,
     /// The reason why the store would not open in its present state, if there is one.
     pub problem: Option<StoreError>,
     /// Ranges of sequence numbers of batches that may have been valid but are on no device: their content is unknown.
     pub lost_batches: Vec<Range<Sequence>>,
     /// The dirty blocks, in the order of their addresses.
-    pub dirty: Vec<Recovered>,
+    pub dirty_blocks: Vec<Recovered>,
     seam: S,
-    log: Vec<Device<S>>,
+    log_devices: Vec<Device<S>>,
     segment_bytes: u64,
     /// Boot epoch and segment generation of each data block, by segment and block: they seed its checksum.
     batch_of_block: BTreeMap<(SegmentNo, u32), (BootEpoch, Sequence)>,
@@ -175,7 +175,9 @@ async fn inspect_members<S: Seam>(
     let superblock = members.superblock;
     let log: Vec<_> = members.devices.into_iter().filter(|device| superblock.carries_log(device.member)).collect();
     let is_newly_lost = |entry: &crate::format::superblock::MemberEntry| {
-        entry.state == MemberState::Lost && entry.role == Role::Log && entry.since == superblock.generation.low_bits()
+        entry.state == MemberState::Lost
+            && entry.role == Role::Log
+            && entry.since_generation == superblock.generation.low_bits()
     };
     // A member that became lost in the generation of this inspection was in service before.
     let missing = match &open_error {
@@ -193,20 +195,20 @@ async fn inspect_members<S: Seam>(
     };
     let mut batch_of_block = BTreeMap::new();
     for batch in &chain.batches {
-        let blocks = batch.offset + 1..batch.offset + batch.blocks;
-        batch_of_block.extend(blocks.map(|index| ((batch.segment, index), (batch.boot, batch.first_sequence))));
+        let blocks = batch.offset_blocks + 1..batch.offset_blocks + batch.block_count;
+        batch_of_block.extend(blocks.map(|index| ((batch.segment, index), (batch.boot_epoch, batch.first_sequence))));
     }
-    let (dirty, _) = chain.records.newest(chain.segments);
+    let (dirty, _) = chain.records.into_newest(chain.log_segment_count);
     let (store, segment_bytes) = (superblock.store, superblock.segment_bytes);
     Inspection {
         devices,
         store,
-        missing,
+        missing_members: missing,
         problem,
         lost_batches,
-        dirty,
+        dirty_blocks: dirty,
         seam: seam.clone(),
-        log,
+        log_devices: log,
         segment_bytes,
         batch_of_block,
     }
@@ -216,10 +218,10 @@ impl<S: Seam> Inspection<S> {
     /// The content of a dirty block, from any device with a good copy; `None` without one.
     pub async fn read(&self, dirty: &Recovered) -> Option<S::Block> {
         let position = dirty.position;
-        let (boot, first) = self.batch_of_block.get(&(position.segment, position.index))?;
+        let (boot, first) = self.batch_of_block.get(&(position.segment, position.block_index))?;
         let seed = data_seed(dirty.address.volume_id, dirty.address.block, *boot, *first);
-        let at = block_offset(self.segment_bytes, position.segment, position.index);
-        for device in &self.log {
+        let at = block_offset(self.segment_bytes, position.segment, position.block_index);
+        for device in &self.log_devices {
             if let Ok(mut blocks) = device.read_blocks(&self.seam, at, 1).await
                 && let Some(block) = blocks.pop()
                 && seam::Block::checksum(&block, seed) == position.checksum
@@ -232,6 +234,6 @@ impl<S: Seam> Inspection<S> {
 
     /// The number of copies of the log that are present.
     pub fn copies(&self) -> usize {
-        self.log.len()
+        self.log_devices.len()
     }
 }

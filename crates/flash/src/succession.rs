@@ -59,5 +59,5 @@ fn largest_page_member<S: Seam>(state: &State<S>, leaving: Option<MemberNo>) -> 
     let pages = state.devices.iter().filter(|device| {
         Some(device.member) != leaving && superblock.serves(device.member) && !superblock.carries_log(device.member)
     });
-    pages.max_by_key(|device| superblock.members[device.member.index()].segments)
+    pages.max_by_key(|device| superblock.members[device.member.index()].segment_count)
 }

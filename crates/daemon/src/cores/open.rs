@@ -170,8 +170,12 @@ async fn connect_image(
     let target =
         NbdTarget { address: Address::Unix(helper.socket().to_owned()), export: helper_plan.image.to_string() };
     // A helper process that is silent hangs, as a disk does: the connection to it cannot be lost while it lives.
-    let options =
-        NbdOptions { read_only: plan.read_only, refuses_own: false, silence_max: None, ..NbdOptions::default() };
+    let options = NbdOptions {
+        read_only: plan.read_only,
+        refuses_own_exports: false,
+        silence_max: None,
+        ..NbdOptions::default()
+    };
     NbdDisk::open_dedicated(seam, target, options, Box::new(helper)).await
 }
 
