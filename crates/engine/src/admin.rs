@@ -252,7 +252,7 @@ impl<S: Seam> Shard<S> {
             let mut dropped = 0;
             for id in 0..memory.slots_allocated() {
                 let slot = memory.slot(id);
-                if slot.data.is_some() && slot.volume_number == self.number && slot.is_clean() {
+                if slot.data.is_some() && slot.volume_number == self.volume_number && slot.is_clean() {
                     memory.remove(id);
                     dropped += BLOCK_BYTES as u64;
                 }
@@ -385,7 +385,7 @@ impl<S: Seam> Shard<S> {
             state.invalidate_fills(first..BlockNo::MAX, Sectors::ALL);
             for id in 0..memory.slots_allocated() {
                 let slot = memory.slot(id);
-                if slot.data.is_some() && slot.volume_number == self.number && slot.block >= first {
+                if slot.data.is_some() && slot.volume_number == self.volume_number && slot.block >= first {
                     state.supersede(memory, id);
                 }
             }

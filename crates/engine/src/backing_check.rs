@@ -218,7 +218,8 @@ impl<S: Seam> Shard<S> {
             return pages.drop_recent_write(block);
         }
         // If a client overwrote the block meanwhile, the destage of the newer content records it.
-        let guard = self.with_state(|state, memory| state.issue_fill_guard(memory, self.number, block.single(), false));
+        let guard =
+            self.with_state(|state, memory| state.issue_fill_guard(memory, self.volume_number, block.single(), false));
         let read = self.read_backing(block.single()).await;
         if let Ok([content]) = read.as_deref()
             && guard.invalidated(block) == Sectors::NONE
@@ -321,7 +322,8 @@ impl<S: Seam> Shard<S> {
         }
         let buffers = self.core.alloc_all(BlockNo::count(&blocks) as usize, false).await?;
         // The guard installs nothing: it only detects writes during the comparison.
-        let guard = self.with_state(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
+        let guard =
+            self.with_state(|state, memory| state.issue_fill_guard(memory, self.volume_number, blocks.clone(), false));
         let (mut result, mut lacks_buffers) = (ComparisonResult::Same, false);
         match self.read_blocks(blocks.start, buffers, Cause::Promotion).await {
             Err(_) => result = ComparisonResult::Unknown,

@@ -96,9 +96,9 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// [`Durability::Flushed`] if `flush` is set.
-    pub fn flushed_if(flush: bool) -> Durability {
-        if flush { Durability::Flushed } else { Durability::Unflushed }
+    /// [`Durability::Flushed`] if `needs_flush` is set.
+    pub fn flushed_if(needs_flush: bool) -> Durability {
+        if needs_flush { Durability::Flushed } else { Durability::Unflushed }
     }
 }
 

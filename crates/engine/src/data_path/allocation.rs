@@ -21,7 +21,8 @@ impl<S: Seam> Shard<S> {
         let len = len_bytes.min(RANGE_BYTES_MAX);
         let blocks = blocks_of(at, len);
         // The guard detects changes during the query; blocks with newer content in memory are invalid from the start.
-        let guard = self.with_state(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
+        let guard =
+            self.with_state(|state, memory| state.issue_fill_guard(memory, self.volume_number, blocks.clone(), false));
         let logical = u64::from(self.disk.geometry().logical_block);
         let end = at.plus(len);
         let first = at.align_down(logical);

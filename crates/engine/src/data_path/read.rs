@@ -36,7 +36,7 @@ impl<S: Seam> Shard<S> {
         }
         let before = out.len();
         let prefetched = self.with_state(|state, memory| {
-            memory.prefetch_run_entries(self.number, blocks_of(at, len_bytes as u64));
+            memory.prefetch_run_entries(self.volume_number, blocks_of(at, len_bytes as u64));
             let mut is_read_ahead = false;
             let is_complete =
                 spans(at, len_bytes).all(|span| match self.find_in_memory(state, memory, &span, &mut is_read_ahead) {
@@ -284,7 +284,7 @@ impl<S: Seam> Shard<S> {
     fn record_readahead_uses(&self, memory: &mut MemoryCache<S>, spans: impl Iterator<Item = Span>) -> u64 {
         let mut bytes = 0;
         for span in spans {
-            if let Some(id) = memory.find(self.number, span.block)
+            if let Some(id) = memory.find(self.volume_number, span.block)
                 && memory.record_readahead_use(id, span.offset_in_block + span.len_bytes)
             {
                 bytes += span.len_bytes as u64;
@@ -301,7 +301,7 @@ impl<S: Seam> Shard<S> {
         span: &Span,
         is_read_ahead: &mut bool,
     ) -> Option<Piece<S::Block>> {
-        if let Some(id) = memory.find(self.number, span.block) {
+        if let Some(id) = memory.find(self.volume_number, span.block) {
             let slot = memory.slot(id);
             let bypass = self.mode.get() == CacheMode::Paused && slot.is_clean();
             if bypass || !slot.present.contains(span.sectors()) {
@@ -341,7 +341,7 @@ impl<S: Seam> Shard<S> {
             }
             let block = span.block;
             let is_spilled = state.log_tracker.is_spilled(block) && !self.has_sabotage(Sabotage::FillOverSpilled);
-            if !is_spilled && memory.find(self.number, block).is_none() {
+            if !is_spilled && memory.find(self.volume_number, block).is_none() {
                 match self.find_sibling_copy(memory, &mut search, sibling_use, block) {
                     Some(SiblingCopy::Memory(sibling, content)) => {
                         *piece = Some(Piece::new(content, span.offset_in_block, span.len_bytes));
@@ -458,7 +458,8 @@ impl<S: Seam> Shard<S> {
         if ahead_max == 0 {
             return false;
         }
-        let stream_read = self.streams.borrow_mut().record_read(at, len_bytes as u64, self.size_bytes.get(), ahead_max);
+        let stream_read =
+            self.read_streams.borrow_mut().record_read(at, len_bytes as u64, self.size_bytes.get(), ahead_max);
         if let Some(range) = stream_read.readahead
             && self.admits_reads()
             && self.dispatch.may_read_ahead()
@@ -481,7 +482,7 @@ impl<S: Seam> Shard<S> {
             let run = self.with_state(|state, memory| {
                 let mut search = SiblingSearch::default();
                 let mut absent = |block: BlockNo| {
-                    let is_absent = memory.find(self.number, block).is_none()
+                    let is_absent = memory.find(self.volume_number, block).is_none()
                         && !state.zeroes.contains(block)
                         && !state.log_tracker.is_spilled(block)
                         && state.fill_guard_for(block, Sectors::ALL).is_none()

@@ -64,7 +64,7 @@ impl<S: Seam> Shard<S> {
         let is_written = self.with_state(|state, memory| {
             let keep = self.keeps_writes();
             let mode = WriteMode { may_stay: keep, has_acked_unwritten: true, is_streamed, now };
-            memory.prefetch_run_entries(self.number, blocks_of(at, len_bytes as u64));
+            memory.prefetch_run_entries(self.volume_number, blocks_of(at, len_bytes as u64));
             spans(at, len_bytes).all(|span| self.write_block(state, memory, &span, source, mode).is_some())
         });
         self.record_dirty(now);
@@ -157,7 +157,7 @@ impl<S: Seam> Shard<S> {
         let sectors = span.sectors();
         let supplied = (span.len_bytes == BLOCK_BYTES).then(|| source.take_block(span.offset_in_request)).flatten();
         let is_supplied = supplied.is_some();
-        let mut known_slot = memory.find(self.number, span.block);
+        let mut known_slot = memory.find(self.volume_number, span.block);
         if span.len_bytes < BLOCK_BYTES && known_slot.is_none() && state.log_tracker.is_spilled(span.block) {
             return None;
         }
@@ -165,7 +165,7 @@ impl<S: Seam> Shard<S> {
             None if known_slot.is_none_or(|id| !self.may_change(memory, id)) => {
                 let block = memory.alloc()?;
                 // The allocation may have evicted the block's own slot.
-                known_slot = memory.find(self.number, span.block);
+                known_slot = memory.find(self.volume_number, span.block);
                 Some(block)
             }
             supplied => supplied,
@@ -220,7 +220,7 @@ impl<S: Seam> Shard<S> {
             }
         };
         write.copy_into::<S>(&mut data);
-        let id = memory.insert(self.number, block, data.freeze(), present, Admit::Normal);
+        let id = memory.insert(self.volume_number, block, data.freeze(), present, Admit::Normal);
         let slot = memory.slot_mut(id);
         slot.is_transit = !mode.may_stay;
         slot.has_acked_unwritten = mode.has_acked_unwritten || obligation.has_acked_unwritten;

@@ -142,7 +142,7 @@ impl<S: Seam> Shard<S> {
             state.log_tracker.record_range_change(blocks.clone(), RangeChange::Zeroed { may_unmap });
             let mut obligation = FlushObligation { epoch: None, has_acked_unwritten: wait.is_none() };
             for page in PageNo::each(&PageNo::covering(&blocks)) {
-                let Some(slots) = memory.page_slots(self.number, page) else { continue };
+                let Some(slots) = memory.page_slots(self.volume_number, page) else { continue };
                 for (index, slot) in slots.into_iter().enumerate() {
                     let is_inside = blocks.contains(&page.block(index));
                     if let Some(id) = slot.filter(|_| is_inside) {

@@ -84,7 +84,7 @@ impl<S: Seam> Shard<S> {
             }
             let job = self.with_state(|state, memory| {
                 let is_chosen = |block: BlockNo| {
-                    let slot = memory.slot(memory.find(self.number, block).expect("a dirty block has a slot"));
+                    let slot = memory.slot(memory.find(self.volume_number, block).expect("a dirty block has a slot"));
                     let has_content = slot.data.as_ref().is_some_and(|data| !data.is_zero(0, BLOCK_BYTES));
                     let is_whole = slot.present == Sectors::ALL && self.is_inside(block);
                     is_whole && has_content && self.is_writable(state, memory, block)

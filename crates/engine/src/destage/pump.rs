@@ -235,7 +235,7 @@ impl<S: Seam> Shard<S> {
 
     /// Determines the blocks that destage may choose now.
     fn select_blocks(&self, state: &mut State, memory: &MemoryCache<S>, now: Nanos) -> Selection {
-        let oldest = state.oldest_dirty(memory, self.number);
+        let oldest = state.oldest_dirty(memory, self.volume_number);
         let not_clean_blocks = state.not_clean_blocks();
         let is_flushed = state.backing_flush.single_flight.is_running() && state.epochs.closing_units() > 0;
         // Logged data stays in the log (`log_destage.rs`), so only blocks in memory are selected by their age. A flush
@@ -418,7 +418,7 @@ impl<S: Seam> Shard<S> {
             return None;
         }
         // Without blocks that are old enough, no search is needed.
-        let oldest = state.oldest_dirty_in_memory(memory, self.number);
+        let oldest = state.oldest_dirty_in_memory(memory, self.volume_number);
         let is_aged = selection.dirty_before.is_some_and(|limit| oldest.is_some_and(|oldest| oldest <= limit));
         let is_due = selection.closed_epoch.is_some() && state.has_closed_dirty_blocks();
         if !(selection.includes_all_blocks || is_aged || is_due) {
@@ -427,7 +427,7 @@ impl<S: Seam> Shard<S> {
         let boundary = self.run_boundary_blocks();
         for from in [*cursor, BlockNo(0)] {
             let is_eligible = |block: BlockNo| {
-                let id = memory.find(self.number, block).expect("a dirty block has a slot");
+                let id = memory.find(self.volume_number, block).expect("a dirty block has a slot");
                 let slot = memory.slot(id);
                 let is_selected = slot.dirty_epoch.is_some_and(|epoch| selection.selects(epoch, slot.dirty_since));
                 is_selected && self.is_writable(state, memory, block)
@@ -502,7 +502,7 @@ impl<S: Seam> Shard<S> {
         if state.is_busy(&(block.single())) || state.failures.is_paused(block, || self.seam().now()) {
             return false;
         }
-        let id = memory.find(self.number, block).expect("a dirty block has a slot");
+        let id = memory.find(self.volume_number, block).expect("a dirty block has a slot");
         let is_whole = memory.slot(id).present == Sectors::ALL;
         is_whole || self.accepts_sectors() || self.may_fill(state, block)
     }
@@ -550,7 +550,7 @@ impl<S: Seam> Shard<S> {
         anchor: BlockNo,
     ) -> Option<Job<S::Block, S::BlockMut>> {
         let present = |memory: &MemoryCache<S>, block: BlockNo| {
-            memory.slot(memory.find(self.number, block).expect("a dirty block has a slot")).present
+            memory.slot(memory.find(self.volume_number, block).expect("a dirty block has a slot")).present
         };
         let accepts_sectors = self.accepts_sectors();
         if present(memory, anchor) != Sectors::ALL && !accepts_sectors {
@@ -573,7 +573,7 @@ impl<S: Seam> Shard<S> {
         let operation = state.begin_operation(run.clone());
         let mut block_writes = Vec::with_capacity(BlockNo::count(&run) as usize);
         for block in BlockNo::each(&run) {
-            let id = memory.find(self.number, block).expect("a dirty block has a slot");
+            let id = memory.find(self.volume_number, block).expect("a dirty block has a slot");
             let sent = state.mark_sent(memory, id);
             let slot = memory.slot(id);
             let data = slot.data.clone().expect("a slot in use has content");
@@ -597,8 +597,9 @@ impl<S: Seam> Shard<S> {
             && !state.backing_flush.single_flight.is_running()
             && !self.retry.is_paused(now)
         {
-            let is_aged =
-                state.oldest_dirty(memory, self.number).is_some_and(|oldest| now.since(oldest) >= self.dirty_age_max());
+            let is_aged = state
+                .oldest_dirty(memory, self.volume_number)
+                .is_some_and(|oldest| now.since(oldest) >= self.dirty_age_max());
             let unflushed = state.unflushed_completions() > 0
                 && now.since(self.background_flushes.last_backing_flush_at.get()) >= self.dirty_age_max();
             if is_aged || unflushed {

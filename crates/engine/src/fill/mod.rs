@@ -75,7 +75,7 @@ impl<S: Seam> Shard<S> {
     ) -> Result<FillResult<S>, DiskError> {
         let guard = self.with_state(|state, memory| match self.has_sabotage(Sabotage::FillOverSpilled) {
             true => state.issue_reload_guard(blocks.clone()),
-            false => state.issue_fill_guard(memory, self.number, blocks.clone(), true),
+            false => state.issue_fill_guard(memory, self.volume_number, blocks.clone(), true),
         });
         let mut flash_read = self.read_from_flash(blocks.clone(), buffers, self.priority_of_read(cause)).await;
         let missing = flash_read.missing_runs();
@@ -166,7 +166,8 @@ impl<S: Seam> Shard<S> {
     /// Reads only some sectors of a block, for a request whose block cannot be read whole; admits nothing.
     pub async fn fill_span(&self, span: &Span) -> Result<FillResult<S>, DiskError> {
         let block = span.block;
-        let guard = self.with_state(|state, memory| state.issue_fill_guard(memory, self.number, block.single(), false));
+        let guard =
+            self.with_state(|state, memory| state.issue_fill_guard(memory, self.volume_number, block.single(), false));
         let piece = Piece::new(self.core.alloc().await, span.offset_in_block, span.len_bytes);
         let at = ByteOffset::of(block).plus(span.offset_in_block as u64);
         let permit = self.dispatch.enter(Cause::ClientRead).await;
@@ -196,10 +197,10 @@ impl<S: Seam> Shard<S> {
     ) -> Option<u32> {
         let invalidated =
             if self.has_sabotage(Sabotage::NoFillGuards) { Sectors::NONE } else { guard.invalidated(block) };
-        let Some(id) = memory.find(self.number, block) else {
+        let Some(id) = memory.find(self.volume_number, block) else {
             let is_valid = invalidated == Sectors::NONE && !state.zeroes.contains(block) && block < self.end_block();
             let admit = admit.filter(|_| is_valid)?;
-            return Some(memory.insert(self.number, block, data.clone(), Sectors::ALL, admit));
+            return Some(memory.insert(self.volume_number, block, data.clone(), Sectors::ALL, admit));
         };
         let present = memory.slot(id).present;
         let loses_partial_write = self.has_sabotage(Sabotage::LosePartialWrite) && present != Sectors::ALL;

@@ -144,7 +144,8 @@ impl<S: Seam> Shard<S> {
                     }
                     Ok(data) => {
                         if !is_invalidated && (reason != ReloadReason::Read || self.has_room_to_reload(state)) {
-                            let id = memory.insert(self.number, block, data.clone(), Sectors::ALL, Admit::Normal);
+                            let id =
+                                memory.insert(self.volume_number, block, data.clone(), Sectors::ALL, Admit::Normal);
                             memory.slot_mut(id).is_transit = reason == ReloadReason::Destage;
                             state.mark_reloaded(memory, id, since);
                         } else if is_invalidated && self.has_sabotage(Sabotage::ReloadOverWrite) {
@@ -164,7 +165,7 @@ impl<S: Seam> Shard<S> {
 
     /// The fault of [`Sabotage::ReloadOverWrite`].
     fn overwrite_newer(&self, memory: &mut MemoryCache<S>, block: BlockNo, data: &S::Block) {
-        if let Some(id) = memory.find(self.number, block) {
+        if let Some(id) = memory.find(self.volume_number, block) {
             memory.slot_mut(id).data = Some(data.clone());
         }
     }

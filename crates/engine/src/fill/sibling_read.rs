@@ -26,10 +26,10 @@ pub async fn read_sibling_flash<S: Seam>(
 ) -> Option<FillResult<S>> {
     let admit = admit.filter(|_| sibling.admits_reads());
     let own_guard =
-        shard.with_state(|state, memory| state.issue_fill_guard(memory, shard.number, blocks.clone(), false));
+        shard.with_state(|state, memory| state.issue_fill_guard(memory, shard.volume_number, blocks.clone(), false));
     let (guard, is_busy) = sibling.with_state(|state, memory| {
         let installs = admit.is_some();
-        (state.issue_fill_guard(memory, sibling.number, blocks.clone(), installs), state.is_busy(&blocks))
+        (state.issue_fill_guard(memory, sibling.volume_number, blocks.clone(), installs), state.is_busy(&blocks))
     });
     let serves_changed = sibling.has_sabotage(Sabotage::ShareDirtyBlock);
     let is_shared = || {

@@ -240,7 +240,7 @@ impl<S: Seam> Shard<S> {
         }
         if !changed.ranges.is_empty() && self.state.borrow().log_tracker.has_many_zero_records() {
             self.flush_zeroes().await?;
-            self.with_state(|state, memory| state.retire_durable_zeroes(memory, self.number));
+            self.with_state(|state, memory| state.retire_durable_zeroes(memory, self.volume_number));
         }
         let ranges = changed.ranges.iter().flat_map(|(start, (end, change))| {
             let parts = parts_outside(*start..*end, &changed.blocks).into_iter();
@@ -365,7 +365,7 @@ impl<S: Seam> Shard<S> {
         let uses_log = self.uses_log();
         let mut partial = Vec::new();
         for block in blocks {
-            match memory.find(self.number, *block).map(|id| memory.slot(id)) {
+            match memory.find(self.volume_number, *block).map(|id| memory.slot(id)) {
                 None if state.zeroes.contains(*block) && !uses_log => return Chunk::ThroughBacking,
                 Some(slot) if !slot.is_clean() && !uses_log => return Chunk::ThroughBacking,
                 _ if self.is_partial(memory, *block) => partial.push(*block),
@@ -379,7 +379,7 @@ impl<S: Seam> Shard<S> {
         for block in blocks {
             let address = BlockAddress { volume_id: self.volume_id, block: *block };
             let epoch = state.epochs.current();
-            let slot = memory.find(self.number, *block).map(|id| memory.slot(id));
+            let slot = memory.find(self.volume_number, *block).map(|id| memory.slot(id));
             if slot.is_none()
                 && let Some((_, range)) = state.zeroes.find(*block)
             {
@@ -554,12 +554,12 @@ impl<S: Seam> Shard<S> {
         // A clean block has its newest content durable on the backing. If a recovery restores its record before the
         // tail has passed it, that content still satisfies the last flush.
         self.with_state(|state, memory| {
-            let is_clean = |block: BlockNo| match memory.find(self.number, block) {
+            let is_clean = |block: BlockNo| match memory.find(self.volume_number, block) {
                 Some(id) => memory.slot(id).is_clean(),
                 None => !state.zeroes.contains(block),
             };
             state.log_tracker.retire_records_if(is_clean);
-            state.retire_durable_zeroes(memory, self.number);
+            state.retire_durable_zeroes(memory, self.volume_number);
         });
         self.retire_records();
         self.seam().sleep(FULL_LOG_PAUSE).await;

@@ -25,7 +25,7 @@ type BlockFillResult = (BlockNo, Result<(), DiskError>);
 impl<S: Seam> Shard<S> {
     /// True if only some sectors of the block are in memory, and their content is not on the backing.
     pub fn is_partial(&self, memory: &MemoryCache<S>, block: BlockNo) -> bool {
-        memory.find(self.number, block).is_some_and(|id| {
+        memory.find(self.volume_number, block).is_some_and(|id| {
             let slot = memory.slot(id);
             !slot.is_clean() && slot.present != Sectors::ALL
         })
@@ -118,7 +118,8 @@ impl<S: Seam> Shard<S> {
         let mut fills: Vec<BoxFuture<'_, BlockFillResult>> = Vec::new();
         for block in blocks.iter().copied() {
             let guard = self.with_state(|state, memory| {
-                let present = memory.find(self.number, block).map_or(Sectors::NONE, |id| memory.slot(id).present);
+                let present =
+                    memory.find(self.volume_number, block).map_or(Sectors::NONE, |id| memory.slot(id).present);
                 state.fill_guard_for(block, Sectors::ALL.without(present)).cloned()
             });
             if let Some(guard) = guard {

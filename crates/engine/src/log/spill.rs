@@ -26,7 +26,7 @@ impl<S: Seam> Shard<S> {
         }
         let spilled = self.with_state(|state, memory| {
             let keep = self.spill_threshold_blocks() / 2;
-            state.spill_oldest(memory, self.number, state.not_clean_blocks().saturating_sub(keep))
+            state.spill_oldest(memory, self.volume_number, state.not_clean_blocks().saturating_sub(keep))
         });
         if spilled > 0 {
             self.throttle.record_progress(spilled);

@@ -39,7 +39,7 @@ impl<S: Seam> Shard<S> {
             let wait = Rc::new(WriteWait::default());
             self.with_state(|state, memory| {
                 for block in batch {
-                    let id = memory.find(self.number, *block);
+                    let id = memory.find(self.volume_number, *block);
                     if id.is_some_and(|id| memory.slot(id).dirty_epoch.is_some()) {
                         state.write_waits.add(*block, &wait);
                     }

@@ -45,7 +45,7 @@ impl<S: Seam> Shard<S> {
         self.with_state(|state, memory| {
             let mut sent = Vec::new();
             for block in blocks {
-                let slot = memory.find(self.number, *block).map(|id| memory.slot(id));
+                let slot = memory.find(self.volume_number, *block).map(|id| memory.slot(id));
                 match (slot, state.zeroes.find(*block)) {
                     (Some(slot), _) if slot.dirty_epoch.is_some() => state.write_waits.add(*block, wait),
                     (Some(slot), _) if slot.in_flight_epoch.is_some() => {

@@ -110,7 +110,7 @@ impl<S: Seam> Shard<S> {
     fn drop_transit(&self, blocks: &[BlockNo], retained: &BTreeSet<PageNo>) {
         self.with_state(|_, memory| {
             for block in blocks.iter().filter(|block| !retained.contains(&block.page().0)) {
-                if let Some(id) = memory.find(self.number, *block)
+                if let Some(id) = memory.find(self.volume_number, *block)
                     && memory.slot(id).is_clean()
                     && memory.slot(id).is_transit
                 {

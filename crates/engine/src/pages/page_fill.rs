@@ -76,8 +76,8 @@ impl<S: Seam> Shard<S> {
         };
         buffers.extend(rest);
         let (page_guard, guard) = self.with_state(|state, memory| {
-            let page_guard = state.issue_fill_guard(memory, self.number, blocks.clone(), false);
-            (page_guard, state.issue_fill_guard(memory, self.number, run.clone(), true))
+            let page_guard = state.issue_fill_guard(memory, self.volume_number, blocks.clone(), false);
+            (page_guard, state.issue_fill_guard(memory, self.volume_number, run.clone(), true))
         });
         let read = self.read_blocks(blocks.start, buffers, Cause::ClientRead).await;
         let Ok((content, waited)) = read else {

@@ -58,7 +58,7 @@ impl<S: Seam> Shard<S> {
             return;
         }
         // A volume that is just being attached is registered after a short pause.
-        let (core_state, number) = (Rc::clone(&self.core), self.number);
+        let (core_state, number) = (Rc::clone(&self.core), self.volume_number);
         self.seam().spawn(async move {
             core_state.seam().sleep(PAUSE_PER_PAGE).await;
             if let Some(shard) = core_state.weak_shard(number) {

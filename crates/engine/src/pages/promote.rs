@@ -179,7 +179,7 @@ impl<S: Seam> Shard<S> {
 
     fn queue_job(&self, page: PageNo, task: Task, page_read: Option<PageRead<S>>) -> bool {
         let promoter = self.core.promoter();
-        let shard = self.core.weak_shard(self.number).unwrap_or_default();
+        let shard = self.core.weak_shard(self.volume_number).unwrap_or_default();
         let pushed = promoter.push(Job { shard, page, task, page_read });
         let is_queued = pushed.is_ok();
         if let Err(job) = pushed {
@@ -196,7 +196,7 @@ impl<S: Seam> Shard<S> {
     }
 
     fn page_key(&self, page: PageNo) -> u64 {
-        page_hash(self.number, page)
+        page_hash(self.volume_number, page)
     }
 
     fn record_use(&self, page: PageNo) -> Verdict {
@@ -232,7 +232,7 @@ impl<S: Seam> Shard<S> {
     /// Clean whole blocks of a page that are in memory and not on flash.
     fn clean_blocks_in_memory(&self, page: PageNo, valid: u16) -> Vec<(u32, S::Block)> {
         self.with_state(|_, memory| {
-            let slots = memory.page_slots(self.number, page).unwrap_or_default();
+            let slots = memory.page_slots(self.volume_number, page).unwrap_or_default();
             let absent = (0..).zip(slots).filter(|(index, _)| valid >> index & 1 == 0);
             let clean = absent.filter_map(|(index, slot)| {
                 let slot = memory.slot(slot?);
@@ -282,7 +282,8 @@ impl<S: Seam> Shard<S> {
         if (valid == 0 && !is_pinned) || blocks.is_empty() || !self.flush_if_unsettled().await {
             return;
         }
-        let guard = self.with_state(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
+        let guard =
+            self.with_state(|state, memory| state.issue_fill_guard(memory, self.volume_number, blocks.clone(), false));
         let in_memory = self.clean_blocks_in_memory(page, valid);
         let absent = |block: &BlockNo| {
             let (_, index) = page_and_index(*block);

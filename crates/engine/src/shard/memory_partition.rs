@@ -87,22 +87,25 @@ impl<S: Seam> CoreState<S> {
         let shards = self.shards();
         let mut memory = self.memory().borrow_mut();
         let blocks = self.seam().blocks_total() as u64;
-        let counted_uses = || shards.iter().map(|shard| shard.curves.borrow_mut().memory().recent().total as f64).sum();
+        let counted_uses =
+            || shards.iter().map(|shard| shard.curves.borrow_mut().memory().recent().total_uses as f64).sum();
         let (counted, turnover): (f64, f64) = (counted_uses(), blocks as f64 * USES_PER_BLOCK);
         let new_uses = (counted - partition.uses_at_check).max(0.0);
         partition.total_uses += new_uses;
         // With too few uses there is no reliable estimate, and the volumes compete for the common pool.
         if shards.len() > 1 && counted >= turnover / 2.0 {
-            let hits: u64 = shards.iter().map(|shard| memory.usage(shard.number).hits).sum();
+            let hits: u64 = shards.iter().map(|shard| memory.usage(shard.volume_number).hits).sum();
             partition.check_gain(hits as f64 / counted, turnover);
             if partition.expected_gain.is_none() {
-                shards.iter().for_each(|shard| memory.update_usage(shard.number, |usage| usage.target_blocks = None));
+                shards
+                    .iter()
+                    .for_each(|shard| memory.update_usage(shard.volume_number, |usage| usage.target_blocks = None));
             }
             if partition.total_uses >= partition.not_before_uses
                 && let Some((targets, gain)) = find_better_targets(&memory, &shards, blocks)
             {
                 for (shard, target) in shards.iter().zip(targets) {
-                    memory.update_usage(shard.number, |usage| usage.target_blocks = Some(target));
+                    memory.update_usage(shard.volume_number, |usage| usage.target_blocks = Some(target));
                 }
                 let hit_ratio = (hits as f64 + gain * KEPT_GAIN_RATIO) / counted;
                 partition.expected_gain =
@@ -112,7 +115,7 @@ impl<S: Seam> CoreState<S> {
         let decay_factor = (-new_uses / turnover).exp();
         for shard in &shards {
             shard.curves.borrow_mut().memory().decay(decay_factor);
-            memory.update_usage(shard.number, |usage| usage.hits = (usage.hits as f64 * decay_factor) as u64);
+            memory.update_usage(shard.volume_number, |usage| usage.hits = (usage.hits as f64 * decay_factor) as u64);
         }
         (partition.checked_at, partition.uses_at_check) = (now, counted_uses());
         self.memory_partition.set(partition);
@@ -144,7 +147,7 @@ fn find_better_targets<S: Seam>(
     memory_blocks: u64,
 ) -> Option<(Vec<u64>, f64)> {
     let floor = memory_blocks / shards.len() as u64 / FLOOR_DIVISOR;
-    let usages: Vec<VolumeUsage> = shards.iter().map(|shard| memory.usage(shard.number)).collect();
+    let usages: Vec<VolumeUsage> = shards.iter().map(|shard| memory.usage(shard.volume_number)).collect();
     let demands: Vec<VolumeDemand> =
         shards.iter().zip(&usages).map(|(shard, usage)| shard.estimate_demand(*usage, floor, memory_blocks)).collect();
     let targets = partition(memory_blocks, &demands);
@@ -161,7 +164,7 @@ impl<S: Seam> Shard<S> {
     /// Passes the volume's bounds to memory.
     pub fn apply_memory_quota(&self) {
         let quota = self.memory_quota.get();
-        self.core.memory().borrow_mut().update_usage(self.number, |usage| {
+        self.core.memory().borrow_mut().update_usage(self.volume_number, |usage| {
             usage.min_blocks = quota.min_bytes.div_ceil(BLOCK_SIZE);
             usage.max_blocks = self.memory_max_blocks();
         });
@@ -180,7 +183,7 @@ impl<S: Seam> Shard<S> {
         let mut curves = self.curves.borrow_mut();
         let uses = curves.memory().recent();
         let caches = self.policy.get() != WritePolicy::None && self.mode.get() != CacheMode::Paused;
-        if !caches || uses.total == 0 {
+        if !caches || uses.total_uses == 0 {
             return VolumeDemand::new(usage.min_blocks, usage.max_blocks, 0.0, []);
         }
         let size = |step: i32| memory_blocks as f64 * SIZE_MAX_RATIO * SIZE_STEP_RATIO.powi(step - SIZE_STEPS);
@@ -188,8 +191,8 @@ impl<S: Seam> Shard<S> {
             (0..=SIZE_STEPS).map(|step| size(step).round() as u64).filter(|size| *size > 0).collect();
         sizes.dedup();
         let mut points: Vec<_> = sizes.iter().copied().zip(uses.miss_ratios(sizes.iter().copied())).collect();
-        points.push((usage.held_blocks, 1.0 - usage.hits as f64 / uses.total as f64));
+        points.push((usage.held_blocks, 1.0 - usage.hits as f64 / uses.total_uses as f64));
         points.sort_by_key(|point| point.0);
-        VolumeDemand::new(usage.min_blocks.max(floor_blocks), usage.max_blocks, uses.total as f64, points)
+        VolumeDemand::new(usage.min_blocks.max(floor_blocks), usage.max_blocks, uses.total_uses as f64, points)
     }
 }

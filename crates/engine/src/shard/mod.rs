@@ -55,7 +55,7 @@ pub struct Shard<S: Seam> {
     /// State shared with the other shards of the core.
     pub core: Rc<CoreState<S>>,
     /// The volume's number on this core.
-    pub number: u32,
+    pub volume_number: u32,
     /// The volume's identity.
     pub volume_id: VolumeId,
     /// The backing.
@@ -84,7 +84,7 @@ pub struct Shard<S: Seam> {
     /// Pauses between attempts on a backing that fails writes.
     pub retry: Retry,
     /// Streams of reads.
-    pub streams: RefCell<Streams>,
+    pub read_streams: RefCell<Streams>,
     /// Streams of writes.
     pub write_streams: RefCell<Streams>,
     /// Destage from the log.
@@ -238,13 +238,13 @@ impl<S: Seam> Shard<S> {
         let datastore = self.datastore.borrow().clone()?;
         let small_write_accesses = if is_write { datastore.small_write_accesses() } else { 1 };
         let cost = Cost::of(self.disk.accesses(is_write, at.0, len_bytes).unwrap_or(small_write_accesses), len_bytes);
-        Some(self.count_slot_wait(datastore.acquire_slot(self.number, cost, priority).await))
+        Some(self.count_slot_wait(datastore.acquire_slot(self.volume_number, cost, priority).await))
     }
 
     /// Waits for an I/O slot for a read from flash.
     pub async fn acquire_flash_slot(&self, len_bytes: u64, priority: Priority) -> IoSlot<S> {
         self.count_slot_wait(
-            self.core.flash_datastore().acquire_slot(self.number, Cost::of(1, len_bytes), priority).await,
+            self.core.flash_datastore().acquire_slot(self.volume_number, Cost::of(1, len_bytes), priority).await,
         )
     }
 
@@ -265,8 +265,8 @@ impl<S: Seam> Shard<S> {
 
     /// Raises the volume's waiting background work to foreground, because a client waits for it.
     pub fn expedite(&self) {
-        self.datastore.borrow().iter().for_each(|datastore| datastore.expedite(self.number));
-        self.core.flash_datastore().expedite(self.number);
+        self.datastore.borrow().iter().for_each(|datastore| datastore.expedite(self.volume_number));
+        self.core.flash_datastore().expedite(self.volume_number);
     }
 
     fn count_slot_wait(&self, slot: IoSlot<S>) -> IoSlot<S> {

@@ -16,7 +16,7 @@ impl<S: Seam> Shard<S> {
 
     /// Retires all records whose content is durable elsewhere, also records that a flush has yet to replace.
     pub fn retire_durable_records(&self) {
-        self.with_state(|state, memory| state.retire_durable_zeroes(memory, self.number));
+        self.with_state(|state, memory| state.retire_durable_zeroes(memory, self.volume_number));
         self.retire_records();
     }
 

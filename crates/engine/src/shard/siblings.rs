@@ -172,7 +172,7 @@ impl<S: Seam> Shard<S> {
     /// Lists this volume as a holder of the page of the last search: it is about to read a block of it.
     pub fn register_as_sibling(&self, search: &SiblingSearch<S>) {
         if let Some((_, Some(hash))) = search.page {
-            self.core.siblings.borrow_mut().add(hash, self.number);
+            self.core.siblings.borrow_mut().add(hash, self.volume_number);
         }
     }
 
@@ -223,7 +223,7 @@ impl<S: Seam> Shard<S> {
         });
         let recent = recent.unwrap_or([NO_VOLUME; LISTED_VOLUMES_MAX]);
         let listed = recent.iter().chain(holders.iter().filter(|number| !recent.contains(number)));
-        let others = listed.filter(|number| **number != NO_VOLUME && **number != self.number);
+        let others = listed.filter(|number| **number != NO_VOLUME && **number != self.volume_number);
         let shards = others.filter_map(|number| self.core.weak_shard(*number)?.upgrade());
         search.siblings.extend(shards.filter(|sibling| sibling.has_content(Some(key), page)));
     }
@@ -233,10 +233,10 @@ impl<S: Seam> Shard<S> {
     fn find_holders(&self, memory: &MemoryCache<S>, key: ContentKey, page: PageNo) -> ListedVolumes {
         let cached_blocks = |shard: &ShardRef<S>| {
             let on_flash = shard.flash_tier.pages.as_ref().map_or(0, |pages| pages.usage().valid_blocks);
-            memory.usage(shard.number).held_blocks + on_flash + shard.kept_records.borrow().len() as u64
+            memory.usage(shard.volume_number).held_blocks + on_flash + shard.kept_records.borrow().len() as u64
         };
         let shards = self.core.shards().into_iter().filter(|shard| shard.has_content(Some(key), page));
-        let counted = shards.map(|shard| (cached_blocks(&shard), shard.number));
+        let counted = shards.map(|shard| (cached_blocks(&shard), shard.volume_number));
         let mut counted: Vec<(u64, u32)> = counted.filter(|(blocks, _)| *blocks > 0).collect();
         counted.sort_unstable_by_key(|(blocks, number)| (std::cmp::Reverse(*blocks), *number));
         let mut listed = [NO_VOLUME; LISTED_VOLUMES_MAX];
@@ -253,7 +253,7 @@ impl<S: Seam> Shard<S> {
         if has_newer || is_in_flight || !self.has_whole_block(block) {
             return None;
         }
-        if let Some(id) = memory.find(self.number, block) {
+        if let Some(id) = memory.find(self.volume_number, block) {
             let slot = memory.slot(id);
             let is_whole = slot.present == Sectors::ALL && (slot.is_clean() || serves_dirty);
             let content = slot.data.clone().filter(|_| is_whole)?;

@@ -77,7 +77,7 @@ impl<S: Seam> Volume<S> {
     pub(crate) fn new(core: Rc<CoreState<S>>, number: u32, spec: VolumeSpec, backing: Backing<S>) -> Self {
         let geometry = backing.disk.geometry();
         let shard = Rc::new(Shard {
-            number,
+            volume_number: number,
             volume_id: spec.volume_id,
             dispatch: Dispatch::new(geometry.queue_depth),
             datastore: Default::default(),
@@ -90,7 +90,7 @@ impl<S: Seam> Volume<S> {
             state: RefCell::new(State::new(backing.disk.connection_epoch())),
             throttle: Default::default(),
             retry: Default::default(),
-            streams: Default::default(),
+            read_streams: Default::default(),
             destage_work: Default::default(),
             progress: Default::default(),
             flush_batcher: Default::default(),
@@ -179,7 +179,7 @@ impl<S: Seam> Volume<S> {
         let now = shard.seam().now();
         let mut stats = shard.counters.snapshot();
         shard.with_state(|state, memory| {
-            let usage = memory.usage(shard.number);
+            let usage = memory.usage(shard.volume_number);
             stats.memory_bytes = usage.held_blocks * block;
             stats.memory_target_bytes = usage.target_blocks.map(|target| target * block);
             stats.written_bytes = state.written_blocks() * block;
@@ -188,7 +188,7 @@ impl<S: Seam> Volume<S> {
             stats.spilled_bytes = state.log_tracker.spilled_blocks() * block;
             stats.spilled_index_bytes = state.log_tracker.index_bytes() as u64;
             stats.kept_index_bytes = shard.kept_records.borrow().memory_bytes() as u64;
-            let oldest = state.oldest_dirty(memory, shard.number);
+            let oldest = state.oldest_dirty(memory, shard.volume_number);
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });
         stats.backing_unanswered_ms = shard.disk.oldest_unanswered().map_or(0, |oldest| now.since(oldest).as_millis());
@@ -269,7 +269,9 @@ impl<S: Seam> Volume<S> {
         for (block, at) in blocks.iter_mut().zip(offsets) {
             *block = at.block();
         }
-        self.0.shard.with_state(|_, memory| memory.prefetch_index_entries(self.0.shard.number, &blocks[..count]));
+        self.0
+            .shard
+            .with_state(|_, memory| memory.prefetch_index_entries(self.0.shard.volume_number, &blocks[..count]));
     }
 
     /// Reads `len_bytes` bytes from `at` on if all are in memory: appends them to `out` and returns true. Otherwise it
@@ -434,7 +436,7 @@ impl<S: Seam> Volume<S> {
         if let Some(datastore) = shard.datastore.borrow().as_ref()
             && qos.reservation_iops > self.0.qos.get().reservation_iops
         {
-            datastore.check_reservation(shard.number, qos.reservation_iops)?;
+            datastore.check_reservation(shard.volume_number, qos.reservation_iops)?;
         }
         self.0.qos.set(qos);
         self.0.limit_queue.set_limits(qos.limits, self.now());
@@ -451,27 +453,27 @@ impl<S: Seam> Volume<S> {
         if let Some(old) = old
             && new.is_none_or(|new| !Rc::ptr_eq(&new, &old))
         {
-            old.remove_volume(shard.number);
+            old.remove_volume(shard.volume_number);
         }
     }
 
     fn apply_entitlement(&self) {
         let (shard, qos) = (&self.0.shard, self.0.qos.get());
         if let Some(datastore) = shard.datastore.borrow().as_ref() {
-            datastore.set_volume(shard.number, self.name(), qos.entitlement());
+            datastore.set_volume(shard.volume_number, self.name(), qos.entitlement());
         }
         // A reservation applies to disks, not to flash.
         let flash_entitlement = Qos { reservation_iops: 0, ..qos }.entitlement();
-        shard.core.flash_datastore().set_volume(shard.number, self.name(), flash_entitlement);
+        shard.core.flash_datastore().set_volume(shard.volume_number, self.name(), flash_entitlement);
     }
 
     /// Removes the volume from its datastore and from that of flash.
     pub(crate) fn leave_datastore(&self) {
         let shard = &self.0.shard;
         if let Some(old) = shard.datastore.take() {
-            old.remove_volume(shard.number);
+            old.remove_volume(shard.volume_number);
         }
-        shard.core.flash_datastore().remove_volume(shard.number);
+        shard.core.flash_datastore().remove_volume(shard.volume_number);
     }
 
     /// The memory quota.

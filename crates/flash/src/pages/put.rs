@@ -238,13 +238,13 @@ fn checksum_sector(pair_sums: [u32; 2]) -> Vec<u8> {
     pair.to_le_bytes().repeat(CHECKSUM_COPIES)
 }
 
-/// The contiguous runs of pieces with their offsets in the slot. With `whole_blocks` the device writes only whole
+/// The contiguous runs of pieces with their offsets in the slot. With `needs_whole_blocks` the device writes only whole
 /// blocks, so absent blocks between them are written as zeroes.
 fn build_runs<S: Seam>(
     seam: &S,
     content: &Content<S::Block>,
     sums: S::Block,
-    whole_blocks: bool,
+    needs_whole_blocks: bool,
 ) -> Vec<Run<S::Block>> {
     let (mut runs, mut end) = (Vec::<Run<S::Block>>::new(), 0);
     let mut add = |offset_bytes: u64, piece: Piece<S::Block>| {
@@ -257,12 +257,12 @@ fn build_runs<S: Seam>(
     };
     for pair in 0..PAGE_BLOCKS / 2 {
         let pair_content = [&content[2 * pair as usize], &content[2 * pair as usize + 1]];
-        if !whole_blocks && pair_content.iter().all(|block| block.is_none()) {
+        if !needs_whole_blocks && pair_content.iter().all(|block| block.is_none()) {
             continue;
         }
         let data = |index: usize| match pair_content[index] {
             Some(data) => Some(Piece::whole(data.clone())),
-            None => whole_blocks.then(|| Piece::whole(seam.zero_block())),
+            None => needs_whole_blocks.then(|| Piece::whole(seam.zero_block())),
         };
         data(0).into_iter().for_each(|piece| add(offset_in_slot(2 * pair), piece));
         add(checksums_offset(pair), Piece::new(sums.clone(), pair as usize * SECTOR_BYTES, SECTOR_BYTES));
