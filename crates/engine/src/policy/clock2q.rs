@@ -252,7 +252,7 @@ impl Policy for Clock2Q {
             self.ghost.record(self.entries[slot as usize].key, now, |stamp| now.wrapping_sub(stamp));
             return Some(slot);
         }
-        // Each round of the clock lowers a count, so the loop ends after at most `COUNT_MAX` rounds.
+        // Each round of the clock lowers a count, so the loop ends after at most `HIT_COUNT_MAX` rounds.
         loop {
             let slot = self.oldest(owners, |queues| &queues.main)?;
             self.unlink(slot);

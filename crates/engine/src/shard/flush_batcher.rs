@@ -3,7 +3,7 @@
 //! Clients that flush again right after each answer split into groups that alternate: each batch carries one group
 //! while the next group waits. A short delay before a run lets all of them join one batch, but it only adds latency
 //! when clients arrive independently. The best delay depends on clients, devices and processors, so it is measured:
-//! trials of `TRIAL_RUNS` runs compare the delays, and the one that serves the most flushes per second stays in use
+//! trials of `RUNS_PER_TRIAL` runs compare the delays, and the one that serves the most flushes per second stays in use
 //! until the next trial.
 
 use std::cell::{Cell, RefCell};

@@ -68,6 +68,26 @@ pub struct MemberEntry {
     pub since_generation: u32,
 }
 
+impl MemberEntry {
+    /// Decodes the entry at this offset of a superblock.
+    fn decode(raw: &Raw, at: usize) -> Result<MemberEntry, SuperblockError> {
+        let state = match get_u32(raw, at + 16) {
+            0 => MemberState::Vacant,
+            1 => MemberState::InService,
+            2 => MemberState::Lost,
+            3 => MemberState::Resyncing,
+            other => return Err(SuperblockError::Invalid(format!("a member in the unknown state {other}"))),
+        };
+        let role = match get_u32(raw, at + 20) {
+            0 => Role::Pages,
+            1 => Role::Log,
+            other => return Err(SuperblockError::Invalid(format!("a member of the unknown role {other}"))),
+        };
+        let (segment_count, since_generation) = (get_u32(raw, at + 24), get_u32(raw, at + 28));
+        Ok(MemberEntry { uuid: get(raw, at), state, role, segment_count, since_generation })
+    }
+}
+
 /// The state directory that opened the store last, and its generation at that time. All zero in a store that was never
 /// opened with a state directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -251,30 +271,8 @@ impl Superblock {
         if !is_valid {
             return Err(SuperblockError::Invalid("fields out of range although the checksum is valid".to_owned()));
         }
-        let mut members = Vec::with_capacity(count);
-        for index in 0..count {
-            let at = MEMBERS_AT + index * MEMBER_BYTES;
-            let state = match get_u32(raw, at + 16) {
-                0 => MemberState::Vacant,
-                1 => MemberState::InService,
-                2 => MemberState::Lost,
-                3 => MemberState::Resyncing,
-                other => return Err(SuperblockError::Invalid(format!("a member in the unknown state {other}"))),
-            };
-            let role = match get_u32(raw, at + 20) {
-                0 => Role::Pages,
-                1 => Role::Log,
-                other => return Err(SuperblockError::Invalid(format!("a member of the unknown role {other}"))),
-            };
-            let (segments, since) = (get_u32(raw, at + 24), get_u32(raw, at + 28));
-            members.push(MemberEntry {
-                uuid: get(raw, at),
-                state,
-                role,
-                segment_count: segments,
-                since_generation: since,
-            });
-        }
+        let entry_at = |index| MEMBERS_AT + index * MEMBER_BYTES;
+        let members = (0..count).map(|index| MemberEntry::decode(raw, entry_at(index))).collect::<Result<_, _>>()?;
         Ok(Superblock {
             store: get(raw, 32),
             revision: get_u64(raw, 48),
