@@ -168,7 +168,12 @@ impl FromStr for PinnedRanges {
 
 /// The flash quota for the engine.
 pub fn flash_quota(enabled: bool, min: SizeOrPercent, max: Ceiling) -> FlashQuota {
-    FlashQuota { enabled, min: min.pages(true), max: max.0.map(|max| max.pages(false)), ..FlashQuota::default() }
+    FlashQuota {
+        is_enabled: enabled,
+        min: min.pages(true),
+        max: max.0.map(|max| max.pages(false)),
+        ..FlashQuota::default()
+    }
 }
 
 /// The memory quota for the engine, in bytes of cached blocks. `memory_bytes` and the quota's sizes also cover the

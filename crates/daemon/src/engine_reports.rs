@@ -66,12 +66,12 @@ fn flash_use(stats: FlashStats, log_index_bytes: u64) -> FlashUse {
         counts.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| (name.to_owned(), count)).collect()
     };
     FlashUse {
-        checked: stats.checked,
-        pages: stats.pages,
+        checked: stats.is_checked,
+        pages: stats.page_count,
         cached_bytes: stats.cached_bytes,
         pinned_pages: stats.pinned_pages,
-        pinned_whole_pages: stats.pinned_whole,
-        pin_waits: stats.pin_waits.unwrap_or_default().to_owned(),
+        pinned_whole_pages: stats.pinned_whole_pages,
+        pin_waits: stats.pin_wait_reason.unwrap_or_default().to_owned(),
         min: String::new(),
         max: String::new(),
         read_bytes: stats.read_bytes,
@@ -155,16 +155,16 @@ pub fn datastore(stats: DatastoreStats, is_flash: bool, epoch_ms: u64) -> Datast
     DatastoreReport {
         name: stats.name,
         is_flash,
-        congested: stats.congested,
+        congested: stats.is_congested,
         congested_seconds_total: ms(stats.congested_time) / 1e3,
-        congestion_episodes: stats.episodes,
+        congestion_episodes: stats.episode_count,
         threshold_ms: ms(stats.threshold),
-        threshold_is_automatic: stats.threshold_is_automatic,
+        threshold_is_automatic: stats.is_threshold_automatic,
         latency_ms: ms(stats.latency),
-        accesses_per_second: stats.rate,
-        peak_accesses_per_second: stats.measured_rate,
-        window: stats.window,
-        outstanding: stats.outstanding,
+        accesses_per_second: stats.accesses_per_second,
+        peak_accesses_per_second: stats.measured_accesses_per_second,
+        window: stats.window_accesses,
+        outstanding: stats.outstanding_accesses,
         members: stats.members.into_iter().map(member).collect(),
         episodes: stats.recent_episodes.into_iter().map(|recent| episode(recent, epoch_ms)).collect(),
     }
@@ -178,17 +178,17 @@ fn member(stats: MemberStats) -> MemberReport {
         entitled_ratio: stats.entitled_ratio,
         used_ratio: stats.used_ratio,
         accesses: stats.accesses,
-        waits: stats.waits,
-        waited_us: stats.waited.as_micros(),
-        waiting: stats.waiting as u64,
+        waits: stats.waited_requests,
+        waited_us: stats.total_wait.as_micros(),
+        waiting: stats.waiting_requests as u64,
     }
 }
 
 fn episode(episode: Episode, epoch_ms: u64) -> EpisodeReport {
     let unix_seconds = |time: Nanos| (epoch_ms + time.as_millis()) / 1000;
     EpisodeReport {
-        began_unix_seconds: unix_seconds(episode.began),
-        ended_unix_seconds: episode.ended.map(unix_seconds),
+        began_unix_seconds: unix_seconds(episode.began_at),
+        ended_unix_seconds: episode.ended_at.map(unix_seconds),
         caused_by: episode.caused_by,
         contenders: episode.contenders,
     }
@@ -231,8 +231,12 @@ mod tests {
     #[test]
     fn episode_of_congestion_has_dates() {
         let seconds = Nanos::from_secs;
-        let congestion =
-            Episode { began: seconds(5), ended: Some(seconds(7)), caused_by: "a".to_owned(), contenders: Vec::new() };
+        let congestion = Episode {
+            began_at: seconds(5),
+            ended_at: Some(seconds(7)),
+            caused_by: "a".to_owned(),
+            contenders: Vec::new(),
+        };
         let report = episode(congestion, 1_000_000);
         assert_eq!((report.began_unix_seconds, report.ended_unix_seconds), (1_005, Some(1_007)));
     }

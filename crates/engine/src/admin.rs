@@ -15,15 +15,15 @@ struct DestageHold<'a, S: Seam>(&'a Shard<S>);
 
 impl<'a, S: Seam> DestageHold<'a, S> {
     fn new(shard: &'a Shard<S>) -> Self {
-        shard.destage_held.set(true);
+        shard.is_destage_held.set(true);
         DestageHold(shard)
     }
 }
 
 impl<S: Seam> Drop for DestageHold<'_, S> {
     fn drop(&mut self) {
-        self.0.destage_held.set(false);
-        self.0.work.notify();
+        self.0.is_destage_held.set(false);
+        self.0.destage_work.notify();
         self.0.progress.notify();
     }
 }
@@ -48,16 +48,16 @@ impl<S: Seam> Shard<S> {
     /// whether the backing was changed meanwhile; regions with writes in flight would prove nothing. The wait ends
     /// after [`DESTAGE_STOP_TIMEOUT`].
     pub async fn stop_destage_with_timeout(self: &ShardRef<S>) {
-        self.destage_held.set(true);
+        self.is_destage_held.set(true);
         let shard = Rc::clone(self);
         let examine = async move |is_over: Rc<Cell<bool>>| {
             shard.progress.wait_for(|| shard.state.borrow().operations.is_empty().then_some(())).await;
-            if !shard.flash_tier.is_checked() && shard.sync().await.is_durable() {
+            if !shard.flash_tier.is_checked() && shard.flush_backing().await.is_durable() {
                 shard.verify_ring().await;
             }
             shard.destage_evidence(&is_over).await;
             // The next start detects a failed flush, as after a crash.
-            if shard.sync().await.is_durable() {
+            if shard.flush_backing().await.is_durable() {
                 shard.record_unknown_blocks().await;
             }
         };
@@ -144,14 +144,14 @@ impl<S: Seam> Shard<S> {
             // The remaining pages on flash are not read any more, and are evicted when room is needed.
             let _ = self.drop_pages().await;
         }
-        self.work.notify();
+        self.destage_work.notify();
         Ok(())
     }
 
     /// Marks the backing as lacking flushed writes, before the log answers the first flush, or removes the mark, unless
     /// the log has records that a start would recover.
     pub async fn mark_undestaged(&self, is_marked: bool) -> DiskResult<()> {
-        let is_sabotaged = is_marked && self.sabotage(Sabotage::NoUndestagedMark);
+        let is_sabotaged = is_marked && self.has_sabotage(Sabotage::NoUndestagedMark);
         if !self.has_log || is_sabotaged || !is_marked && self.state.borrow().log_tracker.has_records() {
             return Ok(());
         }
@@ -183,7 +183,7 @@ impl<S: Seam> Shard<S> {
             self.mode.set(old);
             return Err(error);
         }
-        self.work.notify();
+        self.destage_work.notify();
         Ok(())
     }
 
@@ -246,13 +246,13 @@ impl<S: Seam> Shard<S> {
 
     /// Drops all clean blocks and invalidates all fills in flight. Returns the dropped bytes.
     pub fn invalidate(&self) -> u64 {
-        self.with(|state, memory| {
+        self.with_state(|state, memory| {
             state.invalidate_fills(BlockNo::ALL, Sectors::ALL);
             self.invalidate_flash(self.all_blocks());
             let mut dropped = 0;
             for id in 0..memory.slots_allocated() {
                 let slot = memory.slot(id);
-                if slot.data.is_some() && slot.volume == self.number && slot.is_clean() {
+                if slot.data.is_some() && slot.volume_number == self.volume_number && slot.is_clean() {
                     memory.remove(id);
                     dropped += BLOCK_BYTES as u64;
                 }
@@ -267,7 +267,7 @@ impl<S: Seam> Shard<S> {
         size: Option<u64>,
         discard_dirty: bool,
     ) -> Result<(), RequestError> {
-        if self.stopping.get() {
+        if self.is_stopping.get() {
             return Err(RequestError::ShuttingDown);
         }
         let new_size = self.checked_size(size, discard_dirty).await?;
@@ -371,7 +371,7 @@ impl<S: Seam> Shard<S> {
         self.progress
             .wait_for(|| {
                 let state = self.state.borrow();
-                (state.operations.is_empty() && state.filling.is_empty()).then_some(())
+                (state.operations.is_empty() && state.filling_blocks.is_empty()).then_some(())
             })
             .await;
     }
@@ -381,11 +381,11 @@ impl<S: Seam> Shard<S> {
     fn drop_past(&self, size: u64) {
         let first = BlockNo(size / BLOCK_BYTES as u64);
         let first_past_end = BlockNo(size.div_ceil(BLOCK_BYTES as u64));
-        let (waits, dropped_from) = self.with(|state, memory| {
+        let (waits, dropped_from) = self.with_state(|state, memory| {
             state.invalidate_fills(first..BlockNo::MAX, Sectors::ALL);
             for id in 0..memory.slots_allocated() {
                 let slot = memory.slot(id);
-                if slot.data.is_some() && slot.volume == self.number && slot.block >= first {
+                if slot.data.is_some() && slot.volume_number == self.volume_number && slot.block >= first {
                     state.supersede(memory, id);
                 }
             }
@@ -395,7 +395,7 @@ impl<S: Seam> Shard<S> {
             // The zeroes of a partly cut last block stay, and are still to be written.
             let last_block_stays = first < first_past_end && state.zeroes.contains(first);
             let dropped_from = if last_block_stays { first_past_end } else { first };
-            (state.waits.take_waits(dropped_from..BlockNo::MAX), dropped_from)
+            (state.write_waits.take_waits(dropped_from..BlockNo::MAX), dropped_from)
         });
         // No flush may append a record of dropped zeroes.
         self.queue_tombstones_from(dropped_from);
@@ -407,7 +407,7 @@ impl<S: Seam> Shard<S> {
     pub fn drop_all_blocks(&self) {
         self.drop_past(0);
         // The log keeps its records; their validity is decided when they are adopted.
-        self.with(|state, _| {
+        self.with_state(|state, _| {
             state.log_tracker.outdated().into_iter().for_each(|outdated| outdated.remove(BlockNo::ALL))
         });
         // A fill that begins after this finds no blocks to read.

@@ -19,21 +19,21 @@ use flash::VolumePages;
 use seam::{Block, Nanos, Seam};
 
 use crate::backing::Cause;
-use crate::flash_tier::destaged::PARTIAL_MAX;
+use crate::flash_tier::destaged::PARTIAL_BLOCKS_MAX;
 use crate::flash_tier::page_and_index;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
 use crate::shard::{Shard, ShardRef};
 use crate::wait::Signal;
 
 /// Maximum number of ring entries compared with a backing before it is written, counted separately for blocks with data
-/// and for zero blocks, newest first. At a stop, up to [`PARTIAL_MAX`] blocks are read back and become the newest
-/// entries, however long ago they were written. The limit is twice that, so that at least half of the compared entries
-/// are ordinary recent destages.
-const COMPARED_BLOCKS_MAX: usize = 2 * PARTIAL_MAX;
+/// and for zero blocks, newest first. At a stop, up to [`PARTIAL_BLOCKS_MAX`] blocks are read back and become the
+/// newest entries, however long ago they were written. The limit is twice that, so that at least half of the compared
+/// entries are ordinary recent destages.
+const COMPARED_BLOCKS_MAX: usize = 2 * PARTIAL_BLOCKS_MAX;
 /// Concurrent comparisons.
-const COMPARISONS_MAX: usize = 8;
+const CONCURRENT_COMPARISONS_MAX: usize = 8;
 /// Maximum number of unproven blocks that are read before a stop.
-const REREAD_MAX: usize = PARTIAL_MAX;
+const REREAD_BLOCKS_MAX: usize = PARTIAL_BLOCKS_MAX;
 /// Pause before the next attempt if the backing or the flash store has failed.
 const RETRY_PAUSE: Nanos = Nanos::from_secs(1);
 
@@ -81,21 +81,21 @@ async fn check<S: Seam>(shard: Weak<Shard<S>>) {
     core.wait_for_map().await;
     let ring_blocks = shard.upgrade().map(|shard| shard.blocks_in_ring()).unwrap_or_default();
     loop {
-        let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
+        let Some(strong) = shard.upgrade().filter(|shard| !shard.is_stopping.get()) else { return };
         let result = strong.compare_with_backing().await;
-        if strong.stopping.get() {
+        if strong.is_stopping.get() {
             // The stop itself verifies the ring (`verify_ring`) and relies on the order of its entries, so nothing is
             // added to it now.
             return;
         }
         match result {
-            ComparisonResult::Same => break strong.flash_tier.checked.set(true),
+            ComparisonResult::Same => break strong.flash_tier.is_checked.set(true),
             ComparisonResult::Different => {
                 let text = "the backing changed while the volume was not attached: its pages on flash were dropped";
                 *strong.flash_tier.drop_reason.borrow_mut() = Some(text.to_owned());
                 strong.flash_tier.lacks_destaged_content.set(true);
                 if strong.drop_pages().await.is_ok() {
-                    break strong.flash_tier.checked.set(true);
+                    break strong.flash_tier.is_checked.set(true);
                 }
             }
             ComparisonResult::Unknown => {}
@@ -104,7 +104,7 @@ async fn check<S: Seam>(shard: Weak<Shard<S>>) {
         core.seam().sleep(RETRY_PAUSE).await;
     }
     loop {
-        let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
+        let Some(strong) = shard.upgrade().filter(|shard| !shard.is_stopping.get()) else { return };
         if strong.restore_to_ring(&ring_blocks).await {
             return;
         }
@@ -116,7 +116,7 @@ async fn check<S: Seam>(shard: Weak<Shard<S>>) {
 impl<S: Seam> Shard<S> {
     async fn compare_with_backing(self: &ShardRef<S>) -> ComparisonResult {
         let Some(pages) = self.flash_tier.pages.clone() else { return ComparisonResult::Same };
-        if !self.flash_tier.enabled || self.flash_tier.drops_old_pages {
+        if !self.flash_tier.is_enabled || self.flash_tier.drops_old_pages {
             // Flash is disabled for the volume, or its pages are not trusted: pages from before are dropped and never
             // read.
             return if self.drop_pages().await.is_ok() { ComparisonResult::Same } else { ComparisonResult::Unknown };
@@ -128,7 +128,7 @@ impl<S: Seam> Shard<S> {
             return ComparisonResult::Same;
         }
         // The comparison must see content that survives a power cut, since it decides whether pages are trusted.
-        if !self.sync().await.is_durable() {
+        if !self.flush_backing().await.is_durable() {
             return ComparisonResult::Unknown;
         }
         let blocks_per_page = sample_blocks.div_ceil(sample.len().max(1)).min(BLOCKS_PER_PAGE) as u32;
@@ -143,7 +143,7 @@ impl<S: Seam> Shard<S> {
         self.for_each_concurrently(candidates, async move |shard, candidate| {
             if shared_result.get() == ComparisonResult::Same {
                 // A stop ends the check without a result.
-                let result = match shard.stopping.get() {
+                let result = match shard.is_stopping.get() {
                     true => ComparisonResult::Unknown,
                     false => shard.compare_one(candidate).await,
                 };
@@ -162,8 +162,8 @@ impl<S: Seam> Shard<S> {
         items: Vec<T>,
         handle: impl AsyncFn(&ShardRef<S>, T) + 'static,
     ) {
-        let shared = Rc::new((items, handle, Cell::new(0), Cell::new(COMPARISONS_MAX), Signal::default()));
-        for _ in 0..COMPARISONS_MAX {
+        let shared = Rc::new((items, handle, Cell::new(0), Cell::new(CONCURRENT_COMPARISONS_MAX), Signal::default()));
+        for _ in 0..CONCURRENT_COMPARISONS_MAX {
             let (shard, shared) = (Rc::clone(self), Rc::clone(&shared));
             self.seam().spawn(async move {
                 let (items, handle, next, running, finished) = &*shared;
@@ -185,7 +185,7 @@ impl<S: Seam> Shard<S> {
         proven.chain(pages.unproven_writes()).collect()
     }
 
-    /// Enters into the ring those of `blocks` without a proven entry, with the checksum of the backing's present
+    /// Adds to the ring each of `blocks` without a proven entry, with the checksum of the backing's present
     /// content. Returns false if the backing cannot be flushed now.
     async fn restore_to_ring(self: &ShardRef<S>, blocks: &BTreeSet<BlockNo>) -> bool {
         let Some(pages) = self.flash_tier.pages.clone() else { return true };
@@ -195,12 +195,12 @@ impl<S: Seam> Shard<S> {
             return true;
         }
         // Flush first: a checksum of content that a power cut then undoes would make a healthy backing look changed.
-        if !self.sync().await.is_durable() {
+        if !self.flush_backing().await.is_durable() {
             return false;
         }
         let ring = pages.clone();
         self.for_each_concurrently(without_proven_entry, async move |shard, block| {
-            if !shard.stopping.get() {
+            if !shard.is_stopping.get() {
                 shard.record_backing_content(&ring, block, false).await;
             }
         })
@@ -218,7 +218,8 @@ impl<S: Seam> Shard<S> {
             return pages.drop_recent_write(block);
         }
         // If a client overwrote the block meanwhile, the destage of the newer content records it.
-        let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, block.single(), false));
+        let guard =
+            self.with_state(|state, memory| state.issue_fill_guard(memory, self.volume_number, block.single(), false));
         let read = self.read_backing(block.single()).await;
         if let Ok([content]) = read.as_deref()
             && guard.invalidated(block) == Sectors::NONE
@@ -280,7 +281,7 @@ impl<S: Seam> Shard<S> {
     pub async fn record_unknown_blocks(self: &ShardRef<S>) {
         let Some(pages) = self.flash_tier.pages.clone() else { return };
         let partial = self.flash_tier.partial_blocks.take().into_iter().map(|block| (block, true));
-        let unproven = pages.unproven_writes().into_iter().rev().take(REREAD_MAX).map(|block| (block, false));
+        let unproven = pages.unproven_writes().into_iter().rev().take(REREAD_BLOCKS_MAX).map(|block| (block, false));
         let blocks: Vec<(BlockNo, bool)> = partial.chain(unproven).collect();
         self.for_each_concurrently(blocks, async move |shard, (block, is_new)| {
             shard.record_backing_content(&pages, block, is_new).await;
@@ -293,7 +294,7 @@ impl<S: Seam> Shard<S> {
         loop {
             match self.try_compare(candidate).await {
                 Some(result) => return result,
-                None if self.stopping.get() => return ComparisonResult::Unknown,
+                None if self.is_stopping.get() => return ComparisonResult::Unknown,
                 // A comparison that waits for buffers holds none: otherwise comparisons could hold all buffers that
                 // reads of clients need.
                 None => self.core.wait_for_buffers().await,
@@ -321,7 +322,8 @@ impl<S: Seam> Shard<S> {
         }
         let buffers = self.core.alloc_all(BlockNo::count(&blocks) as usize, false).await?;
         // The guard installs nothing: it only detects writes during the comparison.
-        let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
+        let guard =
+            self.with_state(|state, memory| state.issue_fill_guard(memory, self.volume_number, blocks.clone(), false));
         let (mut result, mut lacks_buffers) = (ComparisonResult::Same, false);
         match self.read_blocks(blocks.start, buffers, Cause::Promotion).await {
             Err(_) => result = ComparisonResult::Unknown,
@@ -365,7 +367,7 @@ impl<S: Seam> Shard<S> {
         if pages.valid_blocks(page) >> index & 1 == 0 {
             return Some(true);
         }
-        let buffer = self.with(|_, memory| memory.alloc())?;
+        let buffer = self.with_state(|_, memory| memory.alloc())?;
         Some(match pages.read(page, index..index + 1, vec![buffer]).await.pop() {
             Some(Ok(copy)) => copy.has_same_content(content),
             _ => true,

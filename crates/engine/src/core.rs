@@ -24,7 +24,7 @@ use crate::{
 use task_sync::within;
 
 /// Buffers that [`Core::with_free_buffers`] keeps free, and the interval at which it evicts blocks for them.
-const FREE_BUFFERS: usize = 64;
+const FREE_BUFFERS_MIN: usize = 64;
 const FREE_BUFFERS_PAUSE: Nanos = Nanos::from_millis(1);
 
 /// Why a volume could not be attached.
@@ -69,7 +69,7 @@ struct Inner<S: Seam> {
     unclaimed_records: RefCell<Vec<Recovered>>,
     /// Partially recovered volumes: the log has records of them that are not among `unclaimed_records`.
     partially_recovered: RefCell<BTreeSet<VolumeId>>,
-    next_number: Cell<u32>,
+    next_volume_number: Cell<u32>,
 }
 
 /// The engine of one core. A clone is another handle to the same engine.
@@ -92,7 +92,7 @@ impl<S: Seam> Core<S> {
             volumes: Default::default(),
             unclaimed_records: Default::default(),
             partially_recovered: Default::default(),
-            next_number: Default::default(),
+            next_volume_number: Default::default(),
         }))
     }
 
@@ -119,7 +119,7 @@ impl<S: Seam> Core<S> {
         let core_state = &self.0.core_state;
         let mut work = pin!(work);
         loop {
-            core_state.free_buffers(FREE_BUFFERS);
+            core_state.free_buffers(FREE_BUFFERS_MIN);
             if let Some(done) = within(core_state.seam().sleep(FREE_BUFFERS_PAUSE), work.as_mut()).await {
                 return done;
             }
@@ -347,8 +347,8 @@ impl<S: Seam> Core<S> {
         if volumes.borrow().iter().any(|other| other.spec().volume_id == spec.volume_id) {
             return Err(AttachError::DuplicateVolumeId(spec.volume_id));
         }
-        let number = self.0.next_number.get();
-        self.0.next_number.set(number + 1);
+        let number = self.0.next_volume_number.get();
+        self.0.next_volume_number.set(number + 1);
         let volume = Volume::new(Rc::clone(&self.0.core_state), number, spec, backing);
         self.0.core_state.add(volume.shard());
         Ok(volume)

@@ -16,12 +16,12 @@ use crate::core::Core;
 use crate::wait::Signal;
 
 /// Concurrent reads.
-const READS_MAX: usize = 32;
+const CONCURRENT_READS_MAX: usize = 32;
 /// Least ratio of blocks with the same content to those with another one that identifies a backing, among blocks that
 /// may have been written again. After simulated crashes it was 7 or more.
 const UNPROVEN_RATIO_MIN: u64 = 4;
 /// Number of the newest of these blocks that must not differ: all of them do in an older copy of the backing.
-const UNPROVEN_NEWEST: usize = 4;
+const UNPROVEN_NEWEST_BLOCKS: usize = 4;
 /// Pause between attempts to get a buffer.
 const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
 
@@ -29,11 +29,11 @@ const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DestagedComparison {
     /// Blocks with the destaged content. Zeroes are not counted, because any new disk has them too.
-    pub matching: u64,
+    pub matching_blocks: u64,
     /// Blocks with other content.
-    pub different: u64,
+    pub different_blocks: u64,
     /// Blocks past the backing's end, which are not compared. Zeroes are not counted.
-    pub past_end: u64,
+    pub past_end_blocks: u64,
     /// True if the backing has the content of most blocks whose regions were dirty at a crash, and of the newest ones.
     /// These blocks may have been written again, so that a difference proves nothing. Zeroes are not counted.
     pub matches_unproven: bool,
@@ -43,9 +43,9 @@ pub struct DestagedComparison {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitingBlocks {
     /// All waiting blocks.
-    pub blocks: u64,
+    pub total_blocks: u64,
     /// Blocks at or past the given end.
-    pub past_end: u64,
+    pub past_end_blocks: u64,
 }
 
 /// Dirty blocks of a volume in persisted memory. `end` is the first block past the backing's end.
@@ -53,7 +53,7 @@ pub fn waiting_in_memory(image: &ShmImage, end: BlockNo) -> WaitingBlocks {
     let ranges: u64 = image.zeroes.iter().map(|range| range.end - range.start).sum();
     let ranges_past: u64 = image.zeroes.iter().map(|range| range.end.saturating_sub(range.start.max(end.0))).sum();
     let blocks_past = image.blocks.iter().filter(|(tag, _)| tag.block >= end.0).count() as u64;
-    WaitingBlocks { blocks: image.blocks.len() as u64 + ranges, past_end: blocks_past + ranges_past }
+    WaitingBlocks { total_blocks: image.blocks.len() as u64 + ranges, past_end_blocks: blocks_past + ranges_past }
 }
 
 impl<S: Seam> Core<S> {
@@ -62,8 +62,8 @@ impl<S: Seam> Core<S> {
         let mut waiting = WaitingBlocks::default();
         self.for_each_unclaimed(volume_id, |record| {
             let blocks = record.blocks();
-            waiting.blocks += BlockNo::count(&blocks);
-            waiting.past_end += BlockNo::count(&(end.clamp(blocks.start, blocks.end)..blocks.end));
+            waiting.total_blocks += BlockNo::count(&blocks);
+            waiting.past_end_blocks += BlockNo::count(&(end.clamp(blocks.start, blocks.end)..blocks.end));
         });
         waiting
     }
@@ -86,13 +86,18 @@ impl<S: Seam> Core<S> {
         let (matching, different) = self.count_matching(destaged, backing).await;
         let unproven = pages.volume(volume_id).unproven_recent_writes();
         let with_content = unproven.iter().rev().filter(|(_, checksum)| *checksum != zeroes);
-        let newest: Vec<_> = with_content.take(UNPROVEN_NEWEST).copied().collect();
+        let newest: Vec<_> = with_content.take(UNPROVEN_NEWEST_BLOCKS).copied().collect();
         let (_, newest_different) = self.count_matching(newest, backing).await;
         let (unproven_matching, unproven_different) = self.count_matching(unproven, backing).await;
         let matches_unproven = unproven_matching > 0
             && newest_different == 0
             && unproven_different <= unproven_matching / UNPROVEN_RATIO_MIN;
-        DestagedComparison { matching, different, past_end, matches_unproven }
+        DestagedComparison {
+            matching_blocks: matching,
+            different_blocks: different,
+            past_end_blocks: past_end,
+            matches_unproven,
+        }
     }
 
     /// Compares the newest of these blocks with the backing. Returns the number of blocks with the same content, zeroes
@@ -199,8 +204,9 @@ async fn read_at<S: Seam, T: 'static>(
     extract: impl Fn(&S::Block) -> T + Copy + 'static,
 ) -> Vec<Option<T>> {
     let results = Rc::new(RefCell::new(blocks.iter().map(|_| None).collect::<Vec<_>>()));
-    let (next, running, finished) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(READS_MAX)), Rc::new(Signal::default()));
-    for _ in 0..READS_MAX {
+    let (next, running, finished) =
+        (Rc::new(Cell::new(0)), Rc::new(Cell::new(CONCURRENT_READS_MAX)), Rc::new(Signal::default()));
+    for _ in 0..CONCURRENT_READS_MAX {
         let (blocks, disk, seam) = (blocks.to_vec(), backing.disk.clone(), seam.clone());
         let (results, next, running, finished) = (results.clone(), next.clone(), running.clone(), finished.clone());
         seam.clone().spawn(async move {

@@ -32,7 +32,7 @@ pub const LATENCY_BUCKETS: usize = (LAYOUT_LAST_OCTAVE - LAYOUT_FIRST_OCTAVE) * 
 /// one.
 pub fn latency_bucket_end_ns(bucket: usize) -> Option<u64> {
     assert!(bucket < LATENCY_BUCKETS, "bucket {bucket} of {LATENCY_BUCKETS}");
-    (bucket < LATENCY_BUCKETS - 1).then(|| upper_end(LAYOUT_FIRST_BUCKET + bucket))
+    (bucket < LATENCY_BUCKETS - 1).then(|| bucket_end_ns(LAYOUT_FIRST_BUCKET + bucket))
 }
 
 fn latency_bucket_of(ns: u64) -> usize {
@@ -156,7 +156,7 @@ impl Histogram {
                 seen += self.buckets[next].get();
                 next += 1;
             }
-            if next == 0 { 0.0 } else { upper_end(next - 1) as f64 / 1000.0 }
+            if next == 0 { 0.0 } else { bucket_end_ns(next - 1) as f64 / 1000.0 }
         };
         // In order of rank, so that the buckets are scanned once.
         LatencySummary { p50_us: percentile_us(0.5), p99_us: percentile_us(0.99), p999_us: percentile_us(0.999) }
@@ -171,7 +171,7 @@ fn bucket_of(ns: u64) -> usize {
 }
 
 /// Upper end of a bucket, in nanoseconds.
-fn upper_end(bucket: usize) -> u64 {
+fn bucket_end_ns(bucket: usize) -> u64 {
     let (octave, step) = (bucket / BUCKETS_PER_OCTAVE, (bucket % BUCKETS_PER_OCTAVE) as u64);
     ((9 + step) << octave) >> 3
 }

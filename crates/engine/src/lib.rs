@@ -24,7 +24,7 @@
 //! | [`backing`], `memory`, [`policy`], [`stats`], [`telemetry`], ... | parts that know no volume |
 //!
 //! The volume's state is one type, `Shard`, and each layer adds methods to it. A lower layer that needs an upper one
-//! sets a condition: data is dirty, a block is waited for. The upper layer waits for it (`Shard::work`,
+//! sets a condition: data is dirty, a block is waited for. The upper layer waits for it (`Shard::destage_work`,
 //! `Shard::progress`).
 
 mod admin;
@@ -63,7 +63,7 @@ pub use histogram::{BucketCounts, Histogram, LATENCY_BUCKETS, REPORTED_OCTAVES, 
 pub use memory::{PREFETCHED_ENTRIES_MAX, pool_bytes_for};
 pub use qos::{Limits, Threshold};
 pub use request::{OwnedBlocks, RequestError, WriteFlags, WriteSource, ZeroFlags};
-pub use shard::core_state::{CROWDED_FREE_DIVISOR, LATENESS_PERCENT_MAX, LOG_TARGET_PERCENT};
+pub use shard::core_state::{CROWDED_FREE_SEGMENTS_DIVISOR, LATENESS_PERCENT_MAX, LOG_TARGET_PERCENT};
 pub use spec::{
     AdmissionRule, CacheMode, CoreSpec, DatastoreSpec, FLASH_DATASTORE, FlashQuota, MemoryQuota, Qos, UnflushedLoss,
     VolumeSpec, WritePolicy,

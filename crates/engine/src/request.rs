@@ -31,7 +31,7 @@ pub struct WriteFlags {
     /// Acknowledge only when this write is durable.
     pub fua: bool,
     /// The blocks leave memory once they are on the backing: they are not expected to be used soon.
-    pub once: bool,
+    pub is_used_once: bool,
 }
 
 /// Options of a zero or discard request.
@@ -57,8 +57,8 @@ pub trait WriteSource<S: Seam> {
     }
 }
 
-/// The content of a write of whole blocks in the engine's own buffers ([`crate::Volume::buffers`]), which the engine
-/// keeps instead of copying them.
+/// The content of a write of whole blocks in the engine's own buffers ([`crate::Volume::try_alloc_buffers`]), which the
+/// engine keeps instead of copying them.
 pub struct OwnedBlocks<S: Seam>(Vec<Option<S::BlockMut>>);
 
 impl<S: Seam> OwnedBlocks<S> {

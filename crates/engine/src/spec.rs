@@ -19,7 +19,7 @@ pub enum WritePolicy {
     WriteThrough,
     /// Acknowledged when on the backing; not cached.
     WriteAround,
-    /// Nothing is cached.
+    /// No block is cached.
     None,
     /// Writes and flushes are acknowledged from memory; a write is durable after at most `VolumeSpec::defer`. Never a
     /// default.
@@ -124,7 +124,7 @@ pub enum AdmissionRule {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FlashQuota {
     /// Whether the volume uses flash at all (`flash = true`).
-    pub enabled: bool,
+    pub is_enabled: bool,
     /// Up to this amount, its pages are not evicted for other volumes.
     pub min: PageAmount,
     /// From this amount on, a new page replaces one of the volume's own.
@@ -135,7 +135,7 @@ pub struct FlashQuota {
 
 impl Default for FlashQuota {
     fn default() -> Self {
-        FlashQuota { enabled: true, min: PageAmount::Pages(0), max: None, pinned: Vec::new() }
+        FlashQuota { is_enabled: true, min: PageAmount::Pages(0), max: None, pinned: Vec::new() }
     }
 }
 

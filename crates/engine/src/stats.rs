@@ -191,7 +191,7 @@ pub struct QosStats {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlashStats {
     /// Its pages from before the attach have been compared with the backing; no page is served before that.
-    pub checked: bool,
+    pub is_checked: bool,
     /// Bytes read from flash.
     pub read_bytes: u64,
     /// Bytes of these that were read from kept records of the log.
@@ -199,15 +199,15 @@ pub struct FlashStats {
     /// Blocks that flash failed to read or returned with wrong content.
     pub bad_blocks: u64,
     /// Pages on flash.
-    pub pages: u64,
+    pub page_count: u64,
     /// Valid bytes on these pages.
     pub cached_bytes: u64,
     /// Pages that are pinned.
     pub pinned_pages: u64,
     /// Pinned pages that were whole on flash at the last check.
-    pub pinned_whole: u64,
+    pub pinned_whole_pages: u64,
     /// Reason why the last pinned page could not be filled.
-    pub pin_waits: Option<&'static str>,
+    pub pin_wait_reason: Option<&'static str>,
     /// Pages promoted.
     pub promotions: u64,
     /// Bytes written to flash by promotions.

@@ -7,7 +7,7 @@ use seam::{Nanos, Seam};
 use crate::shard::core_state::CoreState;
 
 /// Period of the tick while there is dirty data.
-const TICK: Nanos = Nanos::from_millis(50);
+const TICK_PERIOD: Nanos = Nanos::from_millis(50);
 
 impl<S: Seam> CoreState<S> {
     /// Waits until buffers may have become free. Destage frees buffers, and needs the tick.
@@ -18,14 +18,14 @@ impl<S: Seam> CoreState<S> {
 
     /// Runs the tick until no shard has dirty data: an idle engine has no timer.
     pub fn keep_ticking(self: &Rc<Self>) {
-        if self.ticking.replace(true) {
+        if self.is_ticking.replace(true) {
             return;
         }
         let core_state = Rc::clone(self);
         self.seam().spawn(async move {
             let mut is_dirty = true;
             while is_dirty {
-                core_state.seam().sleep(TICK).await;
+                core_state.seam().sleep(TICK_PERIOD).await;
                 is_dirty = false;
                 core_state.renew_allowance();
                 core_state.measure_log_pressure();
@@ -36,19 +36,19 @@ impl<S: Seam> CoreState<S> {
                     if core_state.log_pressure_percent() == 100 {
                         shard.retire_durable_records();
                     }
-                    if let Some(since) = core_state.log_since() {
+                    if let Some(since) = core_state.oldest_segment_since() {
                         shard.state.borrow_mut().limit_spilled_age(since);
                     }
                     shard.flush_log_if_due();
                     shard.destage_log_if_due();
                     if shard.state.borrow().needs_tick() {
-                        shard.work.notify();
+                        shard.destage_work.notify();
                         shard.progress.notify();
                         is_dirty = true;
                     }
                 }
             }
-            core_state.ticking.set(false);
+            core_state.is_ticking.set(false);
         });
     }
 }

@@ -21,13 +21,13 @@ struct Inner {
 /// An entry in the list of waiting tasks, until it is dropped.
 struct WaiterEntry<'a> {
     inner: &'a Inner,
-    index: Option<usize>,
+    waker_index: Option<usize>,
 }
 
 impl WaiterEntry<'_> {
     fn register(&mut self, waker: &Waker) {
         let mut waiting = self.inner.waiting.borrow_mut();
-        let index = *self.index.get_or_insert_with(|| {
+        let index = *self.waker_index.get_or_insert_with(|| {
             let free = waiting.iter().position(Option::is_none);
             free.unwrap_or_else(|| {
                 waiting.push(None);
@@ -43,7 +43,7 @@ impl WaiterEntry<'_> {
 
 impl Drop for WaiterEntry<'_> {
     fn drop(&mut self) {
-        if let Some(index) = self.index {
+        if let Some(index) = self.waker_index {
             self.inner.waiting.borrow_mut()[index] = None;
         }
     }
@@ -60,7 +60,7 @@ impl AbortHandle {
     /// Runs `request` to its end. Returns `None` when it is aborted first; a request that begins after the abort is not
     /// sent.
     pub async fn or_aborted<T>(&self, request: impl Future<Output = T>) -> Option<T> {
-        let (mut request, mut waiter) = (pin!(request), WaiterEntry { inner: &self.0, index: None });
+        let (mut request, mut waiter) = (pin!(request), WaiterEntry { inner: &self.0, waker_index: None });
         poll_fn(|context| {
             if self.0.is_aborted.get() {
                 return Poll::Ready(None);

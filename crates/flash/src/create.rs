@@ -2,7 +2,7 @@
 
 use seam::{BLOCK_BYTES, Block, Disk, Seam};
 
-use crate::device::{BufferSource, Device, Durability, block_of, buffer, raw};
+use crate::device::{BufferSource, Device, Durability, alloc_buffer, block_of, raw};
 use crate::error::StoreError;
 use crate::format::journal::JOURNAL_AT;
 use crate::format::superblock::{
@@ -62,8 +62,8 @@ pub async fn format<S: Seam>(seam: &S, disks: &[MemberDisk<S>], options: FormatO
         uuid: uuid(),
         state: MemberState::InService,
         role: if log_members.contains(&device.member) { Role::Log } else { Role::Pages },
-        segments: segments_of(device, segment_bytes),
-        since: 1,
+        segment_count: segment_count_of(device, segment_bytes),
+        since_generation: 1,
     };
     let members: Vec<_> = devices.iter().map(member).collect();
     let log = members.iter().filter(|member| member.role == Role::Log);
@@ -72,13 +72,13 @@ pub async fn format<S: Seam>(seam: &S, disks: &[MemberDisk<S>], options: FormatO
         revision: 0,
         generation: StoreGeneration(1),
         member: MemberNo(0),
-        segments: log.map(|member| member.segments).min().expect("a store has a device"),
+        log_segment_count: log.map(|member| member.segment_count).min().expect("a store has a device"),
         members,
         segment_bytes,
-        boot: BootEpoch(0),
+        boot_epoch: BootEpoch(0),
         tail: Sequence(1),
         ownership: Ownership::default(),
-        begin: Sequence(1),
+        first_sequence: Sequence(1),
         journal_bytes,
         journal_commit: CommitNo(0),
     };
@@ -87,18 +87,18 @@ pub async fn format<S: Seam>(seam: &S, disks: &[MemberDisk<S>], options: FormatO
         superblock.revision += 1;
         for device in &devices {
             superblock.member = device.member;
-            let block = block_of::<S>(buffer(seam).await, &superblock.encode());
+            let block = block_of::<S>(alloc_buffer(seam).await, &superblock.encode());
             device
                 .write_with_retry(SUPERBLOCK_OFFSETS[copy_index], vec![block], Durability::Flushed)
                 .await
-                .map_err(|error| device.failed(error))?;
+                .map_err(|error| device.wrap_error(error))?;
         }
     }
     Ok(())
 }
 
 /// Number of segments that fit on a device.
-pub fn segments_of<S: Seam>(device: &Device<S>, segment_bytes: u64) -> u32 {
+pub fn segment_count_of<S: Seam>(device: &Device<S>, segment_bytes: u64) -> u32 {
     segments_within(device.disk.geometry().size_bytes, segment_bytes)
 }
 
@@ -132,7 +132,7 @@ pub fn new_uuid<S: Seam>(seam: &S) -> Uuid {
 /// Refuses a device that has data in its metadata area.
 pub async fn require_empty<S: Seam>(source: &impl BufferSource<S>, device: &Device<S>) -> Result<(), StoreError> {
     for at in (0..FIRST_SEGMENT_BYTES).step_by(READ_BLOCKS * BLOCK_BYTES) {
-        let blocks = device.read_blocks(source, at, READ_BLOCKS).await.map_err(|error| device.failed(error))?;
+        let blocks = device.read_blocks(source, at, READ_BLOCKS).await.map_err(|error| device.wrap_error(error))?;
         let mut blocks_at = blocks.iter().zip((at..).step_by(BLOCK_BYTES));
         if let Some((block, at)) = blocks_at.find(|(block, _)| !block.is_zero(0, BLOCK_BYTES)) {
             let content = match SUPERBLOCK_OFFSETS.contains(&at).then(|| Superblock::decode(&raw(block))) {

@@ -9,7 +9,7 @@ use crate::member_disk::MemberDisk;
 use crate::number::{MemberNo, SegmentNo};
 
 /// Maximum number of attempts of a write whose disk reconnects before the flush.
-const ATTEMPTS_MAX: u32 = 3;
+const WRITE_ATTEMPTS_MAX: u32 = 3;
 
 /// A device of the store.
 pub struct Device<S: Seam> {
@@ -39,33 +39,43 @@ impl<S: Seam> Device<S> {
     }
 
     /// Wraps an error of this device, with the device's name.
-    pub fn failed(&self, error: DiskError) -> StoreError {
+    pub fn wrap_error(&self, error: DiskError) -> StoreError {
         StoreError::Disk { device: self.name(), error }
     }
 
-    /// Reads the block at byte offset `at` as bytes.
-    pub async fn read_raw(&self, source: &impl BufferSource<S>, at: u64) -> DiskResult<Box<Raw>> {
-        let block = self.read_blocks(source, at, 1).await?.pop().expect("one block was read");
+    /// Reads the block at byte offset `offset_bytes` as bytes.
+    pub async fn read_raw(&self, source: &impl BufferSource<S>, offset_bytes: u64) -> DiskResult<Box<Raw>> {
+        let block = self.read_blocks(source, offset_bytes, 1).await?.pop().expect("one block was read");
         Ok(raw(&block))
     }
 
-    /// Reads `count` blocks from byte offset `at` on in one request.
-    pub async fn read_blocks(&self, source: &impl BufferSource<S>, at: u64, count: usize) -> DiskResult<Vec<S::Block>> {
+    /// Reads `count` blocks from byte offset `offset_bytes` on in one request.
+    pub async fn read_blocks(
+        &self,
+        source: &impl BufferSource<S>,
+        offset_bytes: u64,
+        count: usize,
+    ) -> DiskResult<Vec<S::Block>> {
         let mut pieces = Vec::with_capacity(count);
         for _ in 0..count {
             pieces.push(Piece::whole(source.wait_buffer().await));
         }
-        let (result, pieces) = self.disk.read(at, pieces).await;
+        let (result, pieces) = self.disk.read(offset_bytes, pieces).await;
         result?;
         Ok(pieces.into_iter().map(|piece| piece.block.freeze()).collect())
     }
 
-    /// Writes blocks from byte offset `at` on. If the disk reconnects meanwhile, it may have lost the write, so the
-    /// write is repeated.
-    pub async fn write_with_retry(&self, at: u64, blocks: Vec<S::Block>, durability: Durability) -> DiskResult<()> {
-        for _ in 0..ATTEMPTS_MAX {
+    /// Writes blocks from byte offset `offset_bytes` on. If the disk reconnects meanwhile, it may have lost the write,
+    /// so the write is repeated.
+    pub async fn write_with_retry(
+        &self,
+        offset_bytes: u64,
+        blocks: Vec<S::Block>,
+        durability: Durability,
+    ) -> DiskResult<()> {
+        for _ in 0..WRITE_ATTEMPTS_MAX {
             let connection_epoch = self.disk.connection_epoch();
-            self.disk.write(at, blocks.iter().cloned().map(Piece::whole).collect()).await?;
+            self.disk.write(offset_bytes, blocks.iter().cloned().map(Piece::whole).collect()).await?;
             if durability == Durability::Flushed {
                 self.disk.flush().await?;
             }
@@ -87,9 +97,9 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// [`Durability::Flushed`] if `flush` is set.
-    pub fn flushed_if(flush: bool) -> Durability {
-        if flush { Durability::Flushed } else { Durability::Unflushed }
+    /// [`Durability::Flushed`] if `needs_flush` is set.
+    pub fn flushed_if(needs_flush: bool) -> Durability {
+        if needs_flush { Durability::Flushed } else { Durability::Unflushed }
     }
 }
 
@@ -114,12 +124,12 @@ pub trait BufferSource<S: Seam> {
 
 impl<S: Seam> BufferSource<S> for S {
     async fn wait_buffer(&self) -> S::BlockMut {
-        buffer(self).await
+        alloc_buffer(self).await
     }
 }
 
 /// Waits for a free buffer of the pool.
-pub async fn buffer<S: Seam>(seam: &S) -> S::BlockMut {
+pub async fn alloc_buffer<S: Seam>(seam: &S) -> S::BlockMut {
     loop {
         match seam.alloc() {
             Some(buffer) => return buffer,
@@ -128,7 +138,7 @@ pub async fn buffer<S: Seam>(seam: &S) -> S::BlockMut {
     }
 }
 
-/// The byte offset of block `index` of a segment on a device.
-pub fn block_offset(segment_bytes: u64, segment: SegmentNo, index: u32) -> u64 {
-    FIRST_SEGMENT_BYTES + u64::from(segment.0) * segment_bytes + u64::from(index) * BLOCK_BYTES as u64
+/// The byte offset of block `block_index` of a segment on a device.
+pub fn block_offset(segment_bytes: u64, segment: SegmentNo, block_index: u32) -> u64 {
+    FIRST_SEGMENT_BYTES + u64::from(segment.0) * segment_bytes + u64::from(block_index) * BLOCK_BYTES as u64
 }

@@ -9,7 +9,7 @@ use crate::record::Position;
 /// Reasons for a refusal or a failure of the store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// No segment is free. Nothing of the request was written.
+    /// No segment is free. No part of the request was written.
     #[error("the flash log is full: destage its oldest data, then try again")]
     Full,
     /// No writable member is left. The next opening may or may not find the batch that was in flight.

@@ -22,13 +22,13 @@ use crate::state::Inner;
 use crate::succession::log_placement;
 
 /// Time between two checks.
-const TICK: Nanos = Nanos::from_millis(250);
+const CHECK_INTERVAL: Nanos = Nanos::from_millis(250);
 /// Time after which a hung member is removed while another log member responds.
 const HANG_TIMEOUT: Nanos = GRACE;
 /// Time after which a hung member is removed while no log member responds.
 const LAST_MEMBER_HANG_TIMEOUT: Nanos = Nanos::from_secs(30);
 /// Maximum age of the oldest request of a responsive member.
-const RESPONSIVE_MAX: Nanos = Nanos(2 * TICK.0);
+const RESPONSIVE_AGE_MAX: Nanos = Nanos(2 * CHECK_INTERVAL.0);
 
 /// The oldest request of each member, as its start time, and the time for which it has been the oldest.
 #[derive(Default)]
@@ -42,7 +42,7 @@ impl OldestRequests {
             return Nanos::ZERO;
         };
         let before = self.0.get(&member).filter(|(known, _)| *known == oldest);
-        let hung_for = before.map_or(Nanos::ZERO, |(_, hung_for)| *hung_for + TICK);
+        let hung_for = before.map_or(Nanos::ZERO, |(_, hung_for)| *hung_for + CHECK_INTERVAL);
         self.0.insert(member, (oldest, hung_for));
         hung_for
     }
@@ -50,7 +50,7 @@ impl OldestRequests {
 
 /// Starts to watch the members, until no request is in flight.
 pub fn start_watch<S: Seam>(inner: &Inner<S>) {
-    if let Some(inner) = inner.me.upgrade() {
+    if let Some(inner) = inner.self_ref.upgrade() {
         inner.seam.spawn(watch(inner.seam.clone(), Rc::downgrade(&inner)));
     }
 }
@@ -59,9 +59,9 @@ pub fn start_watch<S: Seam>(inner: &Inner<S>) {
 async fn watch<S: Seam>(seam: S, store: std::rc::Weak<Inner<S>>) {
     let mut oldest_requests = OldestRequests::default();
     loop {
-        seam.sleep(TICK).await;
+        seam.sleep(CHECK_INTERVAL).await;
         let Some(inner) = store.upgrade() else { return };
-        if inner.in_flight.end_watch_if_idle() {
+        if inner.in_flight_requests.end_watch_if_idle() {
             return;
         }
         let failures = find_hung(&inner, &mut oldest_requests);
@@ -83,10 +83,11 @@ fn find_hung<S: Seam>(inner: &Inner<S>, oldest_requests: &mut OldestRequests) ->
         .map(|device| (device.member, oldest_requests.record_check(device.member, device.disk.oldest_unanswered())))
         .collect();
     let state = inner.state.borrow();
-    let is_responsive =
-        |(member, hung_for): &(MemberNo, Nanos)| state.superblock.carries_log(*member) && *hung_for <= RESPONSIVE_MAX;
+    let is_responsive = |(member, hung_for): &(MemberNo, Nanos)| {
+        state.superblock.carries_log(*member) && *hung_for <= RESPONSIVE_AGE_MAX
+    };
     let timeout = if hung_times.iter().any(is_responsive) { HANG_TIMEOUT } else { LAST_MEMBER_HANG_TIMEOUT };
-    if let Some(resyncing) = &state.resyncing
+    if let Some(resyncing) = &state.resyncing_device
         && oldest_requests.record_check(resyncing.member, resyncing.disk.oldest_unanswered()) >= timeout
     {
         resyncing.abort.abort();
@@ -109,12 +110,12 @@ mod tests {
         let (mut oldest_requests, at) = (OldestRequests::default(), |ms| Some(Nanos::from_millis(ms)));
         assert_eq!(
             [at(1), at(1), at(1)].map(|oldest| oldest_requests.record_check(MemberNo(0), oldest)),
-            [Nanos::ZERO, TICK, TICK + TICK]
+            [Nanos::ZERO, CHECK_INTERVAL, CHECK_INTERVAL + CHECK_INTERVAL]
         );
         assert_eq!(oldest_requests.record_check(MemberNo(0), at(500)), Nanos::ZERO, "another request is the oldest");
         assert_eq!(
             [at(500), None, at(500)].map(|oldest| oldest_requests.record_check(MemberNo(0), oldest)),
-            [TICK, Nanos::ZERO, Nanos::ZERO]
+            [CHECK_INTERVAL, Nanos::ZERO, Nanos::ZERO]
         );
     }
 }

@@ -53,15 +53,15 @@ pub struct Inspection<S: Seam> {
     /// Identity of the store.
     pub store: Uuid,
     /// Log members that were in service and are absent.
-    pub missing: Vec<MemberNo>,
+    pub missing_members: Vec<MemberNo>,
     /// The reason why the store would not open in its present state, if there is one.
     pub problem: Option<StoreError>,
     /// Ranges of sequence numbers of batches that may have been valid but are on no device: their content is unknown.
     pub lost_batches: Vec<Range<Sequence>>,
     /// The dirty blocks, in the order of their addresses.
-    pub dirty: Vec<Recovered>,
+    pub dirty_blocks: Vec<Recovered>,
     pub(crate) seam: S,
-    log: Vec<Device<S>>,
+    log_devices: Vec<Device<S>>,
     segment_bytes: u64,
     /// Boot epoch and segment generation of each data block, by segment and block: they seed its checksum.
     batch_of_block: BTreeMap<(SegmentNo, u32), (BootEpoch, Sequence)>,
@@ -183,7 +183,9 @@ async fn inspect_members<S: Seam>(
     let superblock = members.superblock;
     let log: Vec<_> = members.devices.into_iter().filter(|device| superblock.carries_log(device.member)).collect();
     let is_newly_lost = |entry: &crate::format::superblock::MemberEntry| {
-        entry.state == MemberState::Lost && entry.role == Role::Log && entry.since == superblock.generation.low_bits()
+        entry.state == MemberState::Lost
+            && entry.role == Role::Log
+            && entry.since_generation == superblock.generation.low_bits()
     };
     // A member that became lost in the generation of this inspection was in service before.
     let missing = match &open_error {
@@ -201,20 +203,20 @@ async fn inspect_members<S: Seam>(
     };
     let mut batch_of_block = BTreeMap::new();
     for batch in &chain.batches {
-        let blocks = batch.offset + 1..batch.offset + batch.blocks;
-        batch_of_block.extend(blocks.map(|index| ((batch.segment, index), (batch.boot, batch.first_sequence))));
+        let blocks = batch.offset_blocks + 1..batch.offset_blocks + batch.block_count;
+        batch_of_block.extend(blocks.map(|index| ((batch.segment, index), (batch.boot_epoch, batch.first_sequence))));
     }
-    let (dirty, _) = chain.records.newest(chain.segments);
+    let (dirty, _) = chain.records.into_newest(chain.log_segment_count);
     let (store, segment_bytes) = (superblock.store, superblock.segment_bytes);
     Inspection {
         devices,
         store,
-        missing,
+        missing_members: missing,
         problem,
         lost_batches,
-        dirty,
+        dirty_blocks: dirty,
         seam: seam.clone(),
-        log,
+        log_devices: log,
         segment_bytes,
         batch_of_block,
     }
@@ -224,7 +226,7 @@ impl<S: Seam> Inspection<S> {
     /// The content of a dirty block, from any device with a good copy; `None` without one.
     pub async fn read(&self, dirty: &Recovered) -> Option<S::Block> {
         let at = self.offset_of(dirty);
-        for device in &self.log {
+        for device in &self.log_devices {
             if let Ok(mut blocks) = device.read_blocks(&self.seam, at, 1).await
                 && let Some(block) = blocks.pop()
                 && self.is_intact(dirty, &block)
@@ -237,24 +239,24 @@ impl<S: Seam> Inspection<S> {
 
     /// The blocks of records that follow each other in the log, from one device, unchecked; none if it fails.
     pub(crate) async fn read_adjacent(&self, run: &[&Recovered]) -> Vec<S::Block> {
-        let (Some(first), Some(device)) = (run.first(), self.log.first()) else { return Vec::new() };
+        let (Some(first), Some(device)) = (run.first(), self.log_devices.first()) else { return Vec::new() };
         device.read_blocks(&self.seam, self.offset_of(first), run.len()).await.unwrap_or_default()
     }
 
     /// True if this is the content of a dirty block, by its checksum.
     pub(crate) fn is_intact(&self, dirty: &Recovered, block: &S::Block) -> bool {
         let position = dirty.position;
-        let Some((boot, first)) = self.batch_of_block.get(&(position.segment, position.index)) else { return false };
+        let Some((boot, first)) = self.batch_of_block.get(&(position.segment, position.block_index)) else { return false };
         let seed = data_seed(dirty.address.volume_id, dirty.address.block, *boot, *first);
         seam::Block::checksum(block, seed) == position.checksum
     }
 
     fn offset_of(&self, dirty: &Recovered) -> u64 {
-        block_offset(self.segment_bytes, dirty.position.segment, dirty.position.index)
+        block_offset(self.segment_bytes, dirty.position.segment, dirty.position.block_index)
     }
 
     /// The number of copies of the log that are present.
     pub fn copies(&self) -> usize {
-        self.log.len()
+        self.log_devices.len()
     }
 }

@@ -1,5 +1,5 @@
-//! Reads of retired records. A segment keeps its content until it is reused, so the log is also a cache of what was
-//! written: the backing durably has the same content.
+//! Reads of retired records. A segment keeps its content until it is reused, so the log is also a cache of the data
+//! that was written: the backing durably has the same content.
 //!
 //! Such a read does not hold the segment. A record whose segment is reused meanwhile has expired when the read ends,
 //! and the read returns nothing (R2, docs/rules.md). Each block is checked like any block of the log (R11).
@@ -9,7 +9,7 @@ use std::rc::Rc;
 use seam::{Block, BlockMut, Piece, Seam};
 
 use crate::pages::PageReadError;
-use crate::read::{IndexedRequests, ReadRequest, offset_of, read_in_runs, read_order, seed};
+use crate::read::{IndexedRequests, ReadRequest, byte_offset_of, checksum_seed, read_in_runs, read_order};
 use crate::record::Position;
 use crate::sabotage::Sabotage;
 use crate::slow::QueuedRequest;
@@ -45,11 +45,11 @@ pub async fn read_all<S: Seam>(inner: &Rc<Inner<S>>, requests: Vec<ReadRequest<S
 /// Reads adjacent blocks of one segment in one request, from one device.
 async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: IndexedRequests<S>) -> Vec<(usize, KeptResult<S>)> {
     let (_, (_, first, _)) = &run[0];
-    let (first, at) = (*first, offset_of(inner, first));
+    let (first, at) = (*first, byte_offset_of(inner, first));
     let device = read_order(inner, first.segment).into_iter().next();
     let (mut requested, mut buffers) = (Vec::with_capacity(run.len()), Vec::with_capacity(run.len()));
     for (index, (address, position, buffer)) in run {
-        requested.push((index, position.checksum, seed(inner, address, &position)));
+        requested.push((index, position.checksum, checksum_seed(inner, address, &position)));
         buffers.push(buffer);
     }
     let Some(device) = device else {

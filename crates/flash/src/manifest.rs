@@ -15,9 +15,9 @@ use crate::state::Inner;
 use crate::store::Store;
 
 /// Byte offsets of the two copies.
-const PLACES: [u64; 2] = [4 << 10, 68 << 10];
+const COPY_OFFSETS_BYTES: [u64; 2] = [4 << 10, 68 << 10];
 /// Blocks of a copy.
-const BLOCKS: usize = 15;
+const COPY_BLOCKS: usize = 15;
 const MAGIC: [u8; 8] = *b"HOTSETMF";
 const VERSION: u32 = 1;
 /// Bytes before the payload: magic (8), version (4), bytes of the payload (4), identity of the store (16), revision
@@ -29,7 +29,7 @@ const NEEDS_AT: usize = 40;
 const CHECKSUM_AT: usize = 60;
 
 /// The largest payload, in bytes.
-pub const MANIFEST_BYTES_MAX: usize = BLOCKS * BLOCK_BYTES - HEADER_BYTES;
+pub const MANIFEST_BYTES_MAX: usize = COPY_BLOCKS * BLOCK_BYTES - HEADER_BYTES;
 
 /// A manifest, as read from a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,8 +114,8 @@ async fn read_copies<S: Seam>(
     store: Uuid,
 ) -> Result<[Option<Manifest>; 2], StoreError> {
     let mut copies = [None, None];
-    for (place, at) in PLACES.into_iter().enumerate() {
-        if let Ok(blocks) = device.read_blocks(source, at, BLOCKS).await {
+    for (place, at) in COPY_OFFSETS_BYTES.into_iter().enumerate() {
+        if let Ok(blocks) = device.read_blocks(source, at, COPY_BLOCKS).await {
             let bytes: Vec<u8> = blocks.iter().flat_map(|block| *raw(block)).collect();
             copies[place] = match Manifest::decode(&bytes) {
                 Ok(manifest) => Some(manifest).filter(|manifest| manifest.store == store),
@@ -151,12 +151,12 @@ impl<S: Seam> Store<S> {
             let mut blocks = Vec::new();
             for block in bytes.chunks(BLOCK_BYTES) {
                 let block = block.try_into().expect("padded to whole blocks");
-                blocks.push(block_of::<S>(inner.buffer().await, block));
+                blocks.push(block_of::<S>(inner.alloc_buffer().await, block));
             }
             device
-                .write_with_retry(PLACES[place], blocks, Durability::Flushed)
+                .write_with_retry(COPY_OFFSETS_BYTES[place], blocks, Durability::Flushed)
                 .await
-                .map_err(|error| device.failed(error))?;
+                .map_err(|error| device.wrap_error(error))?;
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn copies_lie_between_the_superblocks_and_the_journal() {
         use crate::format::{journal, superblock};
-        let copies = PLACES.map(|at| at..at + (BLOCKS * BLOCK_BYTES) as u64);
+        let copies = COPY_OFFSETS_BYTES.map(|at| at..at + (COPY_BLOCKS * BLOCK_BYTES) as u64);
         assert_eq!(copies[0].end, superblock::SUPERBLOCK_OFFSETS[1]);
         assert_eq!(copies[1].start, superblock::SUPERBLOCK_OFFSETS[1] + BLOCK_BYTES as u64);
         assert_eq!(copies[1].end, journal::JOURNAL_AT);

@@ -39,7 +39,7 @@ pub async fn remove_members_unrecorded<S: Seam>(inner: &Inner<S>, failures: Vec<
     write_membership(inner, None).await
 }
 
-/// Marks members as lost, in memory. Nothing that relies on fewer copies may be acknowledged before all survivors
+/// Marks members as lost, in memory. No append that relies on fewer copies may be acknowledged before all survivors
 /// hold the new membership durably and the owner has recorded its generation.
 fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
     let mut state = inner.state.borrow_mut();
@@ -53,20 +53,20 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
         log_changed |= state.superblock.carries_log(*member);
         let since = state.superblock.generation.next().low_bits();
         let entry = &mut state.superblock.members[member.index()];
-        (entry.state, entry.since) = (MemberState::Lost, since);
+        (entry.state, entry.since_generation) = (MemberState::Lost, since);
         inner.pages.borrow_mut().drop_member_pages(*member);
         state.devices.iter().filter(|device| device.member == *member).for_each(|device| device.abort.abort());
-        let report = state.reports.iter_mut().find(|report| report.member == *member);
-        report.expect("every member has a report").status = MemberStatus::Lost(reason(error));
+        let report = state.member_reports.iter_mut().find(|report| report.member == *member);
+        report.expect("every member has a report").status = MemberStatus::Lost(failure_text(error));
     }
     if changed {
         state.superblock.generation = state.superblock.generation.next();
     }
     let log_left = state.superblock.numbered_members().any(|(member, _)| state.superblock.carries_log(member));
-    if !log_left && state.failed.is_none() {
+    if !log_left && state.failure.is_none() {
         let reasons: Vec<_> =
-            failures.iter().map(|(member, error)| format!("number {member}: {}", reason(error))).collect();
-        state.failed = Some(StoreError::Failed(reasons.join(", ")));
+            failures.iter().map(|(member, error)| format!("number {member}: {}", failure_text(error))).collect();
+        state.failure = Some(StoreError::Failed(reasons.join(", ")));
     }
     drop(state);
     if log_changed {
@@ -74,12 +74,12 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
     }
     match log_left {
         true => Ok(()),
-        false => Err(inner.state.borrow().failed.clone().expect("the error was just set")),
+        false => Err(inner.state.borrow().failure.clone().expect("the error was just set")),
     }
 }
 
 /// The reason of a failure, for people.
-fn reason(error: &DiskError) -> String {
+fn failure_text(error: &DiskError) -> String {
     match error {
         DiskError::NoSpace => "the file system under the flash file is full: free space there, \
              then replace the device by itself"
@@ -137,7 +137,7 @@ async fn write_membership<S: Seam>(inner: &Inner<S>, joining: Option<MemberNo>) 
 /// Has the owner record the generation that the members hold durably. After an earlier failure this fails at once, and
 /// a task repeats the attempt.
 pub async fn record_generation<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
-    let earlier = inner.state.borrow().unrecorded.clone();
+    let earlier = inner.state.borrow().unrecorded_reason.clone();
     match earlier {
         Some(reason) => Err(reason),
         None => try_record(inner).await,
@@ -155,10 +155,10 @@ async fn try_record<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
         let mut state = inner.state.borrow_mut();
         let generation = state.durable_generation;
         if state.recorded_generation >= generation {
-            state.unrecorded = None;
+            state.unrecorded_reason = None;
             return Ok(());
         }
-        (state.recorder.clone(), generation)
+        (state.generation_recorder.clone(), generation)
     };
     let outcome = match recorder {
         Some(record) => with_timeout(inner, record(generation)).await,
@@ -168,11 +168,11 @@ async fn try_record<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
     match &outcome {
         Ok(()) => {
             state.recorded_generation = state.recorded_generation.max(generation);
-            state.unrecorded = None;
+            state.unrecorded_reason = None;
         }
-        Err(reason) if state.unrecorded.is_none() => {
-            state.unrecorded = Some(reason.clone());
-            let me = inner.me.clone();
+        Err(reason) if state.unrecorded_reason.is_none() => {
+            state.unrecorded_reason = Some(reason.clone());
+            let me = inner.self_ref.clone();
             let seam = inner.seam.clone();
             inner.seam.spawn(async move {
                 loop {
@@ -184,7 +184,7 @@ async fn try_record<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
                 }
             });
         }
-        Err(reason) => state.unrecorded = Some(reason.clone()),
+        Err(reason) => state.unrecorded_reason = Some(reason.clone()),
     }
     outcome
 }
@@ -234,11 +234,11 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(Membe
         own_superblock.member = device.member;
         let (spare, at) = {
             let mut state = inner.state.borrow_mut();
-            (state.spare.pop(), SUPERBLOCK_OFFSETS[state.next_copies[device.member.index()]])
+            (state.spare_buffers.pop(), SUPERBLOCK_OFFSETS[state.next_copies[device.member.index()]])
         };
         let buffer = match spare {
             Some(buffer) => buffer,
-            None => inner.buffer().await,
+            None => inner.alloc_buffer().await,
         };
         let block = block_of::<S>(buffer, &own_superblock.encode());
         writes.push(Box::pin(async move {
@@ -259,15 +259,15 @@ pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(Membe
 /// Returns a buffer to the spare buffers for headers and superblocks.
 pub fn return_buffer<S: Seam>(inner: &Inner<S>, block: S::Block) {
     let mut state = inner.state.borrow_mut();
-    if state.spare.len() < SPARE_BLOCKS
+    if state.spare_buffers.len() < SPARE_BUFFERS
         && let Ok(buffer) = seam::Block::thaw(block)
     {
-        state.spare.push(buffer);
+        state.spare_buffers.push(buffer);
     }
 }
 
 /// Spare buffers of the store: superblocks for two members, or a header.
-pub const SPARE_BLOCKS: usize = 2;
+pub const SPARE_BUFFERS: usize = 2;
 
 /// The devices whose write or flush failed.
 pub fn failures_of<S: Seam>(devices: &[Device<S>], results: Vec<DiskResult<()>>) -> Vec<Failure> {

@@ -22,14 +22,14 @@ pub struct SegmentHold<S: Seam>(Rc<Inner<S>>, SegmentNo);
 impl<S: Seam> SegmentHold<S> {
     /// Holds a segment until the result is dropped.
     pub fn new(inner: &Rc<Inner<S>>, segment: SegmentNo) -> Self {
-        inner.state.borrow_mut().segments.get_mut(segment).holds += 1;
+        inner.state.borrow_mut().segments.get_mut(segment).reads_in_flight += 1;
         SegmentHold(Rc::clone(inner), segment)
     }
 }
 
 impl<S: Seam> Drop for SegmentHold<S> {
     fn drop(&mut self) {
-        self.0.state.borrow_mut().segments.get_mut(self.1).holds -= 1;
+        self.0.state.borrow_mut().segments.get_mut(self.1).reads_in_flight -= 1;
     }
 }
 
@@ -40,15 +40,15 @@ pub type ReadRequest<S> = (BlockAddress, Position, <S as Seam>::BlockMut);
 type IndexedResult<S> = (usize, Result<<S as Seam>::Block, StoreError>);
 
 /// The seed of a block's checksum.
-pub fn seed<S: Seam>(inner: &Inner<S>, address: BlockAddress, position: &Position) -> u32 {
+pub fn checksum_seed<S: Seam>(inner: &Inner<S>, address: BlockAddress, position: &Position) -> u32 {
     let state = inner.state.borrow();
     let segment = state.segments.get(position.segment);
-    data_seed(address.volume_id, address.block, segment.boot, segment.first_sequence)
+    data_seed(address.volume_id, address.block, segment.boot_epoch, segment.first_sequence)
 }
 
 /// The byte offset of a record on its device.
-pub fn offset_of<S: Seam>(inner: &Inner<S>, position: &Position) -> u64 {
-    block_offset(inner.state.borrow().superblock.segment_bytes, position.segment, position.index)
+pub fn byte_offset_of<S: Seam>(inner: &Inner<S>, position: &Position) -> u64 {
+    block_offset(inner.state.borrow().superblock.segment_bytes, position.segment, position.block_index)
 }
 
 /// The devices in the order in which a read tries them. It depends on the segment: all devices share the load, and
@@ -69,7 +69,7 @@ pub async fn read<S: Seam>(
     mut buffer: S::BlockMut,
 ) -> Result<S::Block, StoreError> {
     let hold = SegmentHold::new(inner, position.segment);
-    let (seed, at) = (seed(inner, address, &position), offset_of(inner, &position));
+    let (seed, at) = (checksum_seed(inner, address, &position), byte_offset_of(inner, &position));
     let mut bad = Vec::new();
     for device in read_order(inner, position.segment) {
         let read = inner.read_from(&device, at, vec![Piece::whole(buffer)]);
@@ -85,7 +85,7 @@ pub async fn read<S: Seam>(
         bad.push(device);
         // No copy is good: record the loss.
         if bad.len() == inner.log_devices().len() {
-            inner.state.borrow_mut().lost.add(address, position);
+            inner.state.borrow_mut().lost_blocks.add(address, position);
         }
         buffer = match block.thaw() {
             Ok(buffer) => buffer,
@@ -104,12 +104,13 @@ pub async fn read_in_runs<'a, S: Seam, R>(
     mut requests: IndexedRequests<S>,
     read_run: impl Fn(IndexedRequests<S>) -> BoxFuture<'a, Vec<(usize, R)>>,
 ) -> impl Iterator<Item = (usize, R)> {
-    requests.sort_by_key(|(_, (_, position, _))| (position.segment, position.expiries, position.index));
+    requests.sort_by_key(|(_, (_, position, _))| (position.segment, position.expiries, position.block_index));
     let mut runs: Vec<IndexedRequests<S>> = Vec::new();
     for (index, request) in requests {
         let continues_run = |run: &&mut IndexedRequests<S>| {
             let (_, (_, last, _)) = run.last().expect("a run is not empty");
-            (last.segment, last.expiries, last.index + 1) == (request.1.segment, request.1.expiries, request.1.index)
+            (last.segment, last.expiries, last.block_index + 1)
+                == (request.1.segment, request.1.expiries, request.1.block_index)
         };
         match runs.last_mut().filter(continues_run) {
             Some(run) => run.push((index, request)),
@@ -136,7 +137,7 @@ pub async fn read_all<S: Seam>(
 /// a good copy.
 async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: IndexedRequests<S>) -> Vec<IndexedResult<S>> {
     let (_, (_, first, _)) = &run[0];
-    let (hold, at) = (SegmentHold::new(inner, first.segment), offset_of(inner, first));
+    let (hold, at) = (SegmentHold::new(inner, first.segment), byte_offset_of(inner, first));
     let mut results = Vec::with_capacity(run.len());
     let device = read_order(inner, first.segment).into_iter().next().filter(|_| run.len() > 1);
     let (mut requested, mut buffers) = (Vec::with_capacity(run.len()), Vec::with_capacity(run.len()));
@@ -155,7 +156,7 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: IndexedRequests<S>) -> Vec
     };
     for ((index, address, position), piece) in requested.into_iter().zip(buffers) {
         let block = piece.block.freeze();
-        if was_read && block.checksum(seed(inner, address, &position)) == position.checksum {
+        if was_read && block.checksum(checksum_seed(inner, address, &position)) == position.checksum {
             results.push((index, Ok(block)));
             continue;
         }
@@ -172,9 +173,9 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: IndexedRequests<S>) -> Vec
 ///
 /// It does not flush: a device may report a failed flush only once, and the batch that issued that flush must get the
 /// error. The batch's flush makes the repair durable, too.
-async fn repair<S: Seam>(hold: SegmentHold<S>, bad: Vec<Device<S>>, at: u64, block: S::Block) {
+async fn repair<S: Seam>(hold: SegmentHold<S>, bad: Vec<Device<S>>, offset_bytes: u64, block: S::Block) {
     for device in bad {
-        let _ = hold.0.write_with_retry_to(&device, at, vec![block.clone()], Durability::Unflushed).await;
+        let _ = hold.0.write_with_retry_to(&device, offset_bytes, vec![block.clone()], Durability::Unflushed).await;
     }
     drop(hold);
 }

@@ -50,12 +50,12 @@ pub struct Record<S: Seam> {
 pub struct Position {
     pub(crate) segment: SegmentNo,
     /// The block's number within the segment: the data block itself, or the header.
-    pub(crate) index: u32,
+    pub(crate) block_index: u32,
     pub(crate) checksum: u32,
     /// The segment's number of expiries when the record was written.
     pub(crate) expiries: u16,
     /// True for a record that keeps its segment alive until it is retired. Tombstones do not.
-    pub(crate) live: bool,
+    pub(crate) is_live: bool,
 }
 
 /// Bits of the block's number in a packed position: a segment has at most 1 GiB.
@@ -68,8 +68,8 @@ impl Position {
     /// # Panics
     /// If the position is a tombstone's.
     pub fn to_words(self) -> [u32; 3] {
-        assert!(self.live && self.index < 1 << INDEX_BITS, "a live position in a segment of at most 1 GiB");
-        [self.segment.0, self.index | u32::from(self.expiries) << INDEX_BITS, self.checksum]
+        assert!(self.is_live && self.block_index < 1 << INDEX_BITS, "a live position in a segment of at most 1 GiB");
+        [self.segment.0, self.block_index | u32::from(self.expiries) << INDEX_BITS, self.checksum]
     }
 
     /// The segment that the record keeps alive.
@@ -80,7 +80,7 @@ impl Position {
     /// Unpacks the words of [`Position::to_words`].
     pub fn from_words([segment, packed, checksum]: [u32; 3]) -> Position {
         let (index, expiries) = (packed & ((1 << INDEX_BITS) - 1), (packed >> INDEX_BITS) as u16);
-        Position { segment: SegmentNo(segment), index, checksum, expiries, live: true }
+        Position { segment: SegmentNo(segment), block_index: index, checksum, expiries, is_live: true }
     }
 }
 
@@ -89,19 +89,19 @@ impl Position {
 pub(crate) struct LostBlocks(BTreeMap<(SegmentNo, u32), BlockAddress>);
 
 /// Maximum number of listed blocks.
-const LOST_MAX: usize = 1024;
+const LOST_BLOCKS_MAX: usize = 1024;
 
 impl LostBlocks {
     /// Adds a block.
     pub fn add(&mut self, address: BlockAddress, position: Position) {
-        if self.0.len() < LOST_MAX {
-            self.0.insert((position.segment, position.index), address);
+        if self.0.len() < LOST_BLOCKS_MAX {
+            self.0.insert((position.segment, position.block_index), address);
         }
     }
 
     /// Removes a block: its record is retired, so its content is no longer needed.
     pub fn retire(&mut self, position: &Position) {
-        self.0.remove(&(position.segment, position.index));
+        self.0.remove(&(position.segment, position.block_index));
     }
 
     /// The listed blocks, in the order of their addresses.

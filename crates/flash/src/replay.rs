@@ -56,7 +56,7 @@ impl<S: Seam> Inspection<S> {
             return Err(ReplayError::Incomplete(problem.to_string()));
         }
         let records: Vec<&Recovered> =
-            self.dirty.iter().filter(|record| record.address.volume_id == volume_id).collect();
+            self.dirty_blocks.iter().filter(|record| record.address.volume_id == volume_id).collect();
         let backing_blocks = backing.geometry().size_bytes.div_ceil(seam::BLOCK_BYTES as u64);
         if let Some(last) = records.last()
             && last.blocks().end > BlockNo(backing_blocks)
@@ -111,9 +111,9 @@ impl<S: Seam> Inspection<S> {
     async fn read_many(&self, records: &[&Recovered]) -> Result<BTreeMap<BlockNo, S::Block>, ReplayError> {
         let is_data = |record: &&&Recovered| record.content == RecoveredContent::Data;
         let mut in_log: Vec<&Recovered> = records.iter().filter(is_data).copied().collect();
-        in_log.sort_unstable_by_key(|record| (record.position.segment, record.position.index));
+        in_log.sort_unstable_by_key(|record| (record.position.segment, record.position.block_index));
         let follows = |earlier: &&Recovered, later: &&Recovered| {
-            (earlier.position.segment, earlier.position.index + 1) == (later.position.segment, later.position.index)
+            (earlier.position.segment, earlier.position.block_index + 1) == (later.position.segment, later.position.block_index)
         };
         let reads = in_log.chunk_by(follows).flat_map(|run| run.chunks(RUN_BLOCKS)).map(|run| {
             let read: BoxFuture<'_, _> = Box::pin(self.read_run(run));

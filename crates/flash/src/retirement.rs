@@ -23,14 +23,14 @@ fn awaited_commit<S: Seam>(pages: &PageState<S>) -> u64 {
 
 /// Retires these positions.
 pub fn retire<S: Seam>(inner: &Rc<Inner<S>>, positions: &[Position]) {
-    let live: Vec<Position> = positions.iter().copied().filter(|position| position.live).collect();
+    let live: Vec<Position> = positions.iter().copied().filter(|position| position.is_live).collect();
     let commit = awaited_commit(&inner.pages.borrow());
     inner.state.borrow_mut().retirements.push(commit, live);
     release(inner);
     let is_urgent = {
         let state = inner.state.borrow();
         // A log with plenty of space can wait for the next regular commit. Lent segments do not count.
-        let log_segments = state.superblock.segments as usize - state.segments.lent().len();
+        let log_segments = state.superblock.log_segment_count as usize - state.segments.lent_segments().len();
         !state.retirements.is_empty() && state.segments.writable_count() * 4 < log_segments
     };
     if is_urgent {
@@ -43,7 +43,7 @@ pub fn retire<S: Seam>(inner: &Rc<Inner<S>>, positions: &[Position]) {
 pub async fn release_all<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     {
         let state = inner.state.borrow();
-        if state.retirements.is_empty() || state.unrecorded.is_some() {
+        if state.retirements.is_empty() || state.unrecorded_reason.is_some() {
             return false;
         }
     }

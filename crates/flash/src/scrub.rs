@@ -16,14 +16,14 @@ use crate::state::Inner;
 /// Minimum time between the starts of two rounds, so that a small log is not read continuously.
 const ROUND_INTERVAL_MIN: Nanos = Nanos::from_secs(600);
 /// Pause between two checks while there is no work.
-const PAUSE: Nanos = Nanos::from_secs(1);
+const IDLE_PAUSE: Nanos = Nanos::from_secs(1);
 
 /// Sets the rate, and starts the scrub if it is not running.
-pub fn set<S: Seam>(inner: &Rc<Inner<S>>, bytes_per_second: Option<u64>) {
+pub fn set_rate<S: Seam>(inner: &Rc<Inner<S>>, bytes_per_second: Option<u64>) {
     let starts = {
         let scrub = &mut inner.state.borrow_mut().scrub;
         scrub.bytes_per_second = bytes_per_second.filter(|rate| *rate > 0);
-        scrub.bytes_per_second.is_some() && !std::mem::replace(&mut scrub.running, true)
+        scrub.bytes_per_second.is_some() && !std::mem::replace(&mut scrub.is_running, true)
     };
     if starts {
         inner.seam.spawn(run(inner.seam.clone(), Rc::downgrade(inner)));
@@ -37,9 +37,9 @@ async fn run<S: Seam>(seam: S, inner: Weak<Inner<S>>) {
         let Some(inner) = inner.upgrade() else { return };
         let (ends, has_job) = {
             let mut state = inner.state.borrow_mut();
-            let ends = state.scrub.bytes_per_second.is_none() || state.failed.is_some();
+            let ends = state.scrub.bytes_per_second.is_none() || state.failure.is_some();
             if ends {
-                state.scrub.running = false;
+                state.scrub.is_running = false;
             }
             (ends, state.jobs.report(seam.now()).is_some())
         };
@@ -48,15 +48,15 @@ async fn run<S: Seam>(seam: S, inner: Weak<Inner<S>>) {
         }
         if seam.now() >= next_round && !has_job {
             next_round = seam.now() + ROUND_INTERVAL_MIN;
-            round(&inner).await;
+            run_round(&inner).await;
         }
         drop(inner);
-        seam.sleep(PAUSE).await;
+        seam.sleep(IDLE_PAUSE).await;
     }
 }
 
 /// Passes over the log once.
-async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
+async fn run_round<S: Seam>(inner: &Rc<Inner<S>>) {
     let blocks = (inner.state.borrow().superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
     let segments: Vec<_> = inner.state.borrow().segments.chain().collect();
     for (number, segment, used) in segments {
@@ -70,14 +70,14 @@ async fn round<S: Seam>(inner: &Rc<Inner<S>>) {
             let rate = {
                 let state = inner.state.borrow();
                 // Stop at a segment that has died meanwhile: the hold would delay its reuse.
-                let continues = state.failed.is_none() && state.segments.is_in_log(number, segment.first_sequence);
+                let continues = state.failure.is_none() && state.segments.is_in_log(number, segment.first_sequence);
                 state.scrub.bytes_per_second.filter(|_| continues)
             };
             let Some(rate) = rate else { break };
             let count = verify_run(inner, number, &segment, index..end, &mut verifier).await;
             let Some((count, bytes)) = count else { break };
             index += count;
-            inner.state.borrow_mut().scrub.stats.bytes += bytes;
+            inner.state.borrow_mut().scrub.stats.read_bytes += bytes;
             inner.seam.sleep(Nanos(bytes.saturating_mul(1_000_000_000) / rate)).await;
         }
         drop(hold);
@@ -128,8 +128,8 @@ async fn verify_run<S: Seam>(
                 verifier.skip(index);
                 let is_still_in_log = inner.state.borrow().segments.is_in_log(number, segment.first_sequence);
                 let stats = &mut inner.state.borrow_mut().scrub.stats;
-                stats.damaged += u64::from(is_still_in_log);
-                stats.lost += u64::from(is_still_in_log);
+                stats.damaged_blocks += u64::from(is_still_in_log);
+                stats.lost_blocks += u64::from(is_still_in_log);
             }
         }
     }
@@ -139,27 +139,28 @@ async fn verify_run<S: Seam>(
     Some((count as u32, bytes))
 }
 
-/// Writes the good copy of the block at index `offset` of the run over the copies that differ or could not be read.
+/// Writes the good copy of the block at index `run_index` of the run over the copies that differ or could not be read.
 /// Like the repair after a read, it does not flush.
 async fn repair<S: Seam>(
     inner: &Inner<S>,
     devices: &[Device<S>],
     copies: &[(bool, Vec<S::Block>)],
-    offset: usize,
-    at: u64,
+    run_index: usize,
+    offset_bytes: u64,
     good: S::Block,
 ) {
-    let bad =
-        |(_, (read, blocks)): &(&Device<S>, &(bool, Vec<S::Block>))| !read || !blocks[offset].has_same_content(&good);
+    let bad = |(_, (read, blocks)): &(&Device<S>, &(bool, Vec<S::Block>))| {
+        !read || !blocks[run_index].has_same_content(&good)
+    };
     let bad: Vec<_> = devices.iter().zip(copies).filter(bad).map(|(device, _)| device.clone()).collect();
     if bad.is_empty() {
         return;
     }
-    inner.state.borrow_mut().scrub.stats.damaged += 1;
+    inner.state.borrow_mut().scrub.stats.damaged_blocks += 1;
     for device in bad {
-        let block_at = at + (offset * BLOCK_BYTES) as u64;
+        let block_at = offset_bytes + (run_index * BLOCK_BYTES) as u64;
         if inner.write_with_retry_to(&device, block_at, vec![good.clone()], Durability::Unflushed).await.is_ok() {
-            inner.state.borrow_mut().scrub.stats.repaired += 1;
+            inner.state.borrow_mut().scrub.stats.repaired_copies += 1;
         }
     }
 }

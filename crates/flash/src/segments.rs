@@ -11,7 +11,7 @@ use crate::number::{BootEpoch, SegmentNo, Sequence};
 
 /// Segments reserved for tombstones of whole volumes. They can be appended even when the log is full of blocks that
 /// cannot be destaged, so such blocks do not block other volumes.
-const TOMBSTONE_RESERVE: usize = 2;
+const TOMBSTONE_RESERVE_SEGMENTS: usize = 2;
 /// A log with fewer segments than this has no reserve.
 const RESERVING_SEGMENTS_MIN: u32 = 16;
 
@@ -19,20 +19,20 @@ const RESERVING_SEGMENTS_MIN: u32 = 16;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment {
     /// The boot epoch in which its batches were written.
-    pub boot: BootEpoch,
+    pub boot_epoch: BootEpoch,
     /// Sequence number of its first batch, which serves as the segment's generation.
     pub first_sequence: Sequence,
     /// Sequence number of its last batch.
     pub last_sequence: Sequence,
     /// Live records: neither retired nor superseded when recovery ran.
-    pub live: u32,
+    pub live_records: u32,
     /// Time at which its first batch was written, or at which the store was opened if a recovery found it.
-    pub opened: Nanos,
+    pub opened_at: Nanos,
     /// Its ordinal among the segments that the log has begun since the store was opened, from 1; 0 if a recovery found
     /// it.
     pub ordinal: u64,
     /// Reads in flight. A held segment is not overwritten.
-    pub holds: u32,
+    pub reads_in_flight: u32,
     /// Number of times that its retired records have expired since the store was opened, modulo
     /// [`EXPIRIES_TOLD_APART`].
     pub expiries: u16,
@@ -47,7 +47,7 @@ pub struct OpenSegment {
     /// The segment.
     pub segment: SegmentNo,
     /// The next free block of the segment.
-    pub offset: u32,
+    pub next_block: u32,
 }
 
 /// The segments of the store.
@@ -56,27 +56,27 @@ pub struct Segments {
     /// Segments of the log, oldest first. The last one is the open one if `open` is set.
     chain: VecDeque<SegmentNo>,
     /// Segments that left the chain and wait for the durable tail to pass them, oldest first.
-    dead: VecDeque<SegmentNo>,
+    dead_segments: VecDeque<SegmentNo>,
     /// Segments that may be written.
-    free: VecDeque<SegmentNo>,
+    free_segments: VecDeque<SegmentNo>,
     /// Segments that hold pages.
-    lent: BTreeSet<SegmentNo>,
+    lent_segments: BTreeSet<SegmentNo>,
     /// The position of the next batch, if a segment is open.
     pub open: Option<OpenSegment>,
     /// Recovery starts at this sequence number or later.
     pub durable_tail: Sequence,
     /// Number of expiries of all segments since the store was opened.
-    pub expiries: u64,
+    pub total_expiries: u64,
     /// Number of segments that the log has begun since the store was opened.
-    begun_count: u64,
+    begun_segments: u64,
     /// Number of segments that the log begins before it reuses the newest one.
-    reuse_distance: u64,
+    reuse_distance_segments: u64,
     /// The number of the log's first segment.
-    first_number: SegmentNo,
+    first_segment: SegmentNo,
     /// Segments from this number on are not written again: a device that will carry the log is too small for them.
-    pub limit: SegmentNo,
+    pub limit_segment: SegmentNo,
     /// Violates R7, for tests of the checker.
-    pub sabotage_reuse: bool,
+    pub is_reuse_sabotaged: bool,
 }
 
 impl Segments {
@@ -104,17 +104,17 @@ impl Segments {
         Segments {
             table,
             chain,
-            dead: VecDeque::new(),
-            free,
-            lent,
+            dead_segments: VecDeque::new(),
+            free_segments: free,
+            lent_segments: lent,
             open: None,
             durable_tail,
-            expiries: 0,
-            begun_count: 0,
-            reuse_distance: 0,
-            first_number,
-            limit: end,
-            sabotage_reuse: false,
+            total_expiries: 0,
+            begun_segments: 0,
+            reuse_distance_segments: 0,
+            first_segment: first_number,
+            limit_segment: end,
+            is_reuse_sabotaged: false,
         }
     }
 
@@ -134,46 +134,60 @@ impl Segments {
         let open = self.open.map(|open| open.segment);
         while let Some(front) = self.chain.front().copied()
             && open != Some(front)
-            && self.get(front).live == 0
+            && self.get(front).live_records == 0
         {
             self.chain.pop_front();
-            self.dead.push_back(front);
+            self.dead_segments.push_back(front);
         }
         self.chain.front().map_or(next_sequence, |front| self.get(*front).first_sequence)
     }
 
     /// Number of segments reserved for tombstones of whole volumes.
-    pub fn tombstone_reserve(&self) -> usize {
-        if self.limit.since(self.first_number) < RESERVING_SEGMENTS_MIN { 0 } else { TOMBSTONE_RESERVE }
+    pub fn tombstone_reserve_segments(&self) -> usize {
+        if self.limit_segment.since(self.first_segment) < RESERVING_SEGMENTS_MIN {
+            0
+        } else {
+            TOMBSTONE_RESERVE_SEGMENTS
+        }
     }
 
-    /// Opens a free segment for a batch of sequence number `first_sequence`, if more than `reserve` are free. Otherwise
-    /// the open segment stays open.
-    pub fn open_next(&mut self, boot: BootEpoch, first_sequence: Sequence, now: Nanos, reserve: usize) -> bool {
+    /// Opens a free segment for a batch of sequence number `first_sequence`, if more than `reserve_segments` are free.
+    /// Otherwise the open segment stays open.
+    pub fn open_next(
+        &mut self,
+        boot_epoch: BootEpoch,
+        first_sequence: Sequence,
+        now: Nanos,
+        reserve_segments: usize,
+    ) -> bool {
         self.free_dead(first_sequence);
-        if !self.has_more_free_than(reserve) {
+        if !self.has_more_free_than(reserve_segments) {
             return false;
         }
-        let limit = self.limit;
-        let next = self.free.iter().position(|number| *number < limit).and_then(|index| self.free.remove(index));
+        let limit = self.limit_segment;
+        let next = self
+            .free_segments
+            .iter()
+            .position(|number| *number < limit)
+            .and_then(|index| self.free_segments.remove(index));
         let Some(number) = next else { return false };
-        assert!(self.get(number).holds == 0, "a free segment is not held");
+        assert!(self.get(number).reads_in_flight == 0, "a free segment is not held");
         self.expire_records(number);
         let expiries = self.get(number).expiries;
-        self.begun_count += 1;
+        self.begun_segments += 1;
         *self.get_mut(number) = Segment {
-            boot,
+            boot_epoch,
             first_sequence,
             last_sequence: first_sequence,
-            live: 0,
-            opened: now,
-            ordinal: self.begun_count,
-            holds: 0,
+            live_records: 0,
+            opened_at: now,
+            ordinal: self.begun_segments,
+            reads_in_flight: 0,
             expiries,
         };
         self.chain.push_back(number);
-        self.reuse_distance = (self.chain.len() + self.writable_count()) as u64;
-        self.open = Some(OpenSegment { segment: number, offset: 0 });
+        self.reuse_distance_segments = (self.chain.len() + self.writable_count()) as u64;
+        self.open = Some(OpenSegment { segment: number, next_block: 0 });
         true
     }
 
@@ -181,80 +195,87 @@ impl Segments {
     /// of the next batch.
     pub fn free_dead(&mut self, next_sequence: Sequence) {
         self.advance_tail(next_sequence);
-        let (durable_tail, violates_r7) = (self.durable_tail, self.sabotage_reuse);
+        let (durable_tail, violates_r7) = (self.durable_tail, self.is_reuse_sabotaged);
         let mut waiting = VecDeque::new();
-        while let Some(number) = self.dead.pop_front() {
+        while let Some(number) = self.dead_segments.pop_front() {
             let segment = self.get(number);
             let tail_has_passed = segment.last_sequence < durable_tail || violates_r7;
-            if tail_has_passed && segment.holds == 0 { self.free.push_back(number) } else { waiting.push_back(number) }
+            if tail_has_passed && segment.reads_in_flight == 0 {
+                self.free_segments.push_back(number)
+            } else {
+                waiting.push_back(number)
+            }
         }
-        self.dead = waiting;
+        self.dead_segments = waiting;
     }
 
-    /// Lends a free segment to the pages, if more than `reserve` are free.
-    pub fn lend(&mut self, reserve: usize) -> Option<SegmentNo> {
-        let index =
-            self.free.iter().position(|number| *number < self.limit).filter(|_| self.has_more_free_than(reserve))?;
-        let number = self.free.remove(index)?;
-        assert!(self.get(number).holds == 0, "a free segment is not held");
+    /// Lends a free segment to the pages, if more than `reserve_segments` are free.
+    pub fn lend(&mut self, reserve_segments: usize) -> Option<SegmentNo> {
+        let index = self
+            .free_segments
+            .iter()
+            .position(|number| *number < self.limit_segment)
+            .filter(|_| self.has_more_free_than(reserve_segments))?;
+        let number = self.free_segments.remove(index)?;
+        assert!(self.get(number).reads_in_flight == 0, "a free segment is not held");
         self.expire_records(number);
-        self.lent.insert(number);
+        self.lent_segments.insert(number);
         Some(number)
     }
 
     /// Expires the retired records of a segment: later reads reject them.
     pub fn expire_records(&mut self, number: SegmentNo) {
-        self.expiries += 1;
+        self.total_expiries += 1;
         let segment = self.get_mut(number);
         segment.expiries = (segment.expiries + 1) % EXPIRIES_TOLD_APART;
     }
 
     /// True if the log has passed half of the way from the beginning of this segment to its reuse.
     pub fn is_past_half_life(&self, number: SegmentNo) -> bool {
-        (self.begun_count - self.get(number).ordinal) * 2 > self.reuse_distance
+        (self.begun_segments - self.get(number).ordinal) * 2 > self.reuse_distance_segments
     }
 
     /// Expires the retired records of all segments outside the chain.
     pub fn expire_records_outside_chain(&mut self) {
-        let numbers: Vec<SegmentNo> = self.free.iter().chain(&self.dead).copied().collect();
+        let numbers: Vec<SegmentNo> = self.free_segments.iter().chain(&self.dead_segments).copied().collect();
         numbers.into_iter().for_each(|number| self.expire_records(number));
     }
 
     /// Returns a lent segment to the log.
     pub fn return_lent(&mut self, number: SegmentNo) {
-        assert!(self.lent.remove(&number), "a lent segment is returned once");
-        self.free.push_back(number);
+        assert!(self.lent_segments.remove(&number), "a lent segment is returned once");
+        self.free_segments.push_back(number);
     }
 
     /// Lent segments below the limit, which the log could use.
     pub fn lent_usable(&self) -> impl Iterator<Item = SegmentNo> + '_ {
-        self.lent.iter().copied().filter(|number| *number < self.limit)
+        self.lent_segments.iter().copied().filter(|number| *number < self.limit_segment)
     }
 
     /// The number of [`Segments::lent_usable`].
     pub fn lent_usable_count(&self) -> usize {
         // Count the segments past the limit: there are few, if any.
-        self.lent.len() - self.lent.range(self.limit..).count()
+        self.lent_segments.len() - self.lent_segments.range(self.limit_segment..).count()
     }
 
     /// The segments that hold pages.
-    pub fn lent(&self) -> &BTreeSet<SegmentNo> {
-        &self.lent
+    pub fn lent_segments(&self) -> &BTreeSet<SegmentNo> {
+        &self.lent_segments
     }
 
     /// Number of segments that may be written now.
     pub fn writable_count(&self) -> usize {
-        self.free.iter().filter(|number| **number < self.limit).count()
+        self.free_segments.iter().filter(|number| **number < self.limit_segment).count()
     }
 
-    /// True when more than `count` segments may be written now.
-    pub fn has_more_free_than(&self, count: usize) -> bool {
-        self.free.iter().filter(|number| **number < self.limit).nth(count).is_some()
+    /// True when more than `segment_count` segments may be written now.
+    pub fn has_more_free_than(&self, segment_count: usize) -> bool {
+        self.free_segments.iter().filter(|number| **number < self.limit_segment).nth(segment_count).is_some()
     }
 
-    /// True when at least `reserve` segments are free.
-    pub fn reserve_is_free(&self, reserve: usize) -> bool {
-        reserve == 0 || self.has_more_free_than(reserve - 1)
+    /// True when at least `reserve_segments` segments are free.
+    pub fn is_reserve_free(&self, reserve_segments: usize) -> bool {
+        reserve_segments == 0 || self.has_more_free_than(reserve_segments - 1)
     }
 
     /// Closes the open segment: no batch follows in it, so the tail may pass it, too.
@@ -264,17 +285,17 @@ impl Segments {
 
     /// Closes the open segment if it lies past the limit. The caller ensures that no batch is being written.
     pub fn close_open_past_limit(&mut self) {
-        self.open = self.open.filter(|open| open.segment < self.limit);
+        self.open = self.open.filter(|open| open.segment < self.limit_segment);
     }
 
     /// Number of segments that may be written now, or once a tail is durable.
     pub fn free_count(&self) -> usize {
-        self.free.iter().chain(&self.dead).filter(|number| **number < self.limit).count()
+        self.free_segments.iter().chain(&self.dead_segments).filter(|number| **number < self.limit_segment).count()
     }
 
     /// The log's segments, oldest first: number, content, and for the open segment the number of used blocks.
     pub fn chain(&self) -> impl Iterator<Item = (SegmentNo, Segment, Option<u32>)> {
-        let open = |number| self.open.filter(|open| open.segment == number).map(|open| open.offset);
+        let open = |number| self.open.filter(|open| open.segment == number).map(|open| open.next_block);
         self.chain.iter().map(move |number| (*number, *self.get(*number), open(*number)))
     }
 
@@ -285,20 +306,22 @@ impl Segments {
 
     /// Number of the oldest segments of the log up to the last one past the limit; 0 if none lies there.
     pub fn count_to_limit(&self) -> usize {
-        if self.limit.index() == self.table.len() {
+        if self.limit_segment.index() == self.table.len() {
             return 0;
         }
-        self.chain.iter().rposition(|number| *number >= self.limit).map_or(0, |last| last + 1)
+        self.chain.iter().rposition(|number| *number >= self.limit_segment).map_or(0, |last| last + 1)
     }
 
     /// Sets the limit, unless a segment at or past it belongs to the log or may still be read by a recovery. Returns
     /// whether it was set.
     pub fn try_set_limit(&mut self, limit: SegmentNo) -> bool {
         let used = self.chain.iter().any(|number| *number >= limit);
-        let may_be_recovered =
-            self.dead.iter().any(|number| *number >= limit && self.get(*number).last_sequence >= self.durable_tail);
+        let may_be_recovered = self
+            .dead_segments
+            .iter()
+            .any(|number| *number >= limit && self.get(*number).last_sequence >= self.durable_tail);
         if !used && !may_be_recovered {
-            self.limit = limit;
+            self.limit_segment = limit;
         }
         !used && !may_be_recovered
     }
@@ -329,16 +352,16 @@ mod tests {
     #[test]
     fn reserved_segments_open_for_tombstones_only() {
         let mut segments = Segments::new(SegmentNo(2)..SegmentNo(20), &[], BTreeSet::new(), Sequence(1));
-        assert_eq!(segments.tombstone_reserve(), 2);
+        assert_eq!(segments.tombstone_reserve_segments(), 2);
         assert_eq!(
-            Segments::new(SegmentNo(2)..SegmentNo(17), &[], BTreeSet::new(), Sequence(1)).tombstone_reserve(),
+            Segments::new(SegmentNo(2)..SegmentNo(17), &[], BTreeSet::new(), Sequence(1)).tombstone_reserve_segments(),
             0,
             "a small log reserves nothing"
         );
         let opened = (1..).take_while(|first| open_segment(&mut segments, *first, 2)).count();
         assert_eq!(opened, 16);
-        assert!(segments.reserve_is_free(2) && segments.lend(2).is_none());
-        assert!(open_segment(&mut segments, 17, 0) && !segments.reserve_is_free(2));
+        assert!(segments.is_reserve_free(2) && segments.lend(2).is_none());
+        assert!(open_segment(&mut segments, 17, 0) && !segments.is_reserve_free(2));
         assert!(open_segment(&mut segments, 18, 0) && !open_segment(&mut segments, 19, 0));
     }
 
@@ -356,15 +379,15 @@ mod tests {
         let mut segments = Segments::new(SegmentNo(0)..SegmentNo(3), &[], BTreeSet::new(), Sequence(1));
         for first in 1..=3 {
             assert!(open_segment(&mut segments, first, 0));
-            segments.get_mut(SegmentNo(first as u32 - 1)).live = u32::from(first == 1);
+            segments.get_mut(SegmentNo(first as u32 - 1)).live_records = u32::from(first == 1);
         }
         segments.durable_tail = segments.advance_tail(Sequence(4));
         assert_eq!(segments.durable_tail, Sequence(1));
         assert!(!open_segment(&mut segments, 4, 0));
-        segments.get_mut(SegmentNo(0)).live = 0;
+        segments.get_mut(SegmentNo(0)).live_records = 0;
         segments.durable_tail = segments.advance_tail(Sequence(4));
         assert_eq!(segments.durable_tail, Sequence(3), "the open segment belongs to the log even without live records");
-        segments.get_mut(SegmentNo(0)).holds = 1;
+        segments.get_mut(SegmentNo(0)).reads_in_flight = 1;
         assert!(
             open_segment(&mut segments, 4, 0) && segments.open.unwrap().segment == SegmentNo(1),
             "a held segment is not overwritten"

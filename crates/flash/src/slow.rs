@@ -60,7 +60,7 @@ impl<S: Seam> Drop for QueuedRequest<'_, S> {
 }
 
 /// The error of a member that is removed because it is too slow.
-fn too_slow(operation: &str) -> DiskError {
+fn too_slow_error(operation: &str) -> DiskError {
     DiskError::Io(format!("ten times slower than it used to be at {operation}"))
 }
 
@@ -81,18 +81,18 @@ pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(MemberNo, Na
         }
         // Batches never overlap, so each one counts.
         if history.count_strike(slow, now, now) {
-            failures.push((*member, too_slow("writes and flushes")));
+            failures.push((*member, too_slow_error("writes and flushes")));
         }
     }
     failures
 }
 
-/// Reads the block at byte `at` from a log member. Removes the member when it has become too slow, compared with its
-/// own history and with its mirrors' reads of the same window.
+/// Reads the block at byte `offset_bytes` from a log member. Removes the member when it has become too slow, compared
+/// with its own history and with its mirrors' reads of the same window.
 pub async fn read_measured<S: Seam, T>(
     inner: &Rc<Inner<S>>,
     member: MemberNo,
-    at: u64,
+    offset_bytes: u64,
     read: impl Future<Output = T>,
 ) -> T {
     let queued = QueuedRequest::new(inner, member, RequestWork::Read(1));
@@ -101,10 +101,10 @@ pub async fn read_measured<S: Seam, T>(
     drop(queued);
     let now = inner.seam.now();
     let mirrors: Vec<_> = inner.log_devices().into_iter().filter(|device| device.member != member).collect();
-    let (is_too_slow, compare_with_mirror) = {
+    let (is_too_slow, needs_comparison) = {
         let mut state = inner.state.borrow_mut();
         let fastest =
-            mirrors.iter().filter_map(|mirror| state.latency_tracker(mirror.member).mean_read_latency(now)).min();
+            mirrors.iter().filter_map(|mirror| state.latency_tracker(mirror.member).mean_read_latency_ns(now)).min();
         let tracker = state.latency_tracker(member);
         tracker.record_read(now, latency);
         match (tracker.reads.is_slow(latency.0), fastest) {
@@ -112,7 +112,7 @@ pub async fn read_measured<S: Seam, T>(
             (suspect, fastest) => {
                 // Compare means: a single read may be delayed by chance.
                 let recent_mean =
-                    tracker.mean_read_latency(now).map_or(latency.0, |recent_mean| recent_mean.min(latency.0));
+                    tracker.mean_read_latency_ns(now).map_or(latency.0, |recent_mean| recent_mean.min(latency.0));
                 let slow = suspect && fastest.is_some_and(|fastest| recent_mean > SLOW_FACTOR_TO_MIRROR * fastest);
                 if suspect && !slow {
                     tracker.reads.raise_usual(latency.0);
@@ -124,13 +124,13 @@ pub async fn read_measured<S: Seam, T>(
     match mirrors.into_iter().next() {
         // The last log member always stays.
         None => {}
-        Some(mirror) if compare_with_mirror => {
+        Some(mirror) if needs_comparison => {
             let inner = Rc::clone(inner);
-            inner.seam.clone().spawn(async move { compare(&inner, member, &mirror, at).await });
+            inner.seam.clone().spawn(async move { compare_with_mirror(&inner, member, &mirror, offset_bytes).await });
         }
         Some(_) if is_too_slow => {
             // The store's state shows the outcome.
-            let _ = remove_members(inner, vec![(member, too_slow("reads"))]).await;
+            let _ = remove_members(inner, vec![(member, too_slow_error("reads"))]).await;
         }
         Some(_) => {}
     }
@@ -138,10 +138,10 @@ pub async fn read_measured<S: Seam, T>(
 }
 
 /// Reads the block of a slow read of `member` from the mirror, too, so that the next slow read has a comparison.
-async fn compare<S: Seam>(inner: &Rc<Inner<S>>, member: MemberNo, mirror: &Device<S>, at: u64) {
+async fn compare_with_mirror<S: Seam>(inner: &Rc<Inner<S>>, member: MemberNo, mirror: &Device<S>, offset_bytes: u64) {
     if let Some(buffer) = inner.alloc() {
         let queued = QueuedRequest::new(inner, mirror.member, RequestWork::Read(1));
-        let (result, _) = inner.read_from(mirror, at, vec![Piece::whole(buffer)]).await;
+        let (result, _) = inner.read_from(mirror, offset_bytes, vec![Piece::whole(buffer)]).await;
         let latency = queued.exclusive_time();
         drop(queued);
         if result.is_ok() {

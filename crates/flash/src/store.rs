@@ -36,7 +36,7 @@ pub struct SegmentChoice {
     /// The older half of the log, too.
     pub includes_older_half: bool,
     /// Maximum number of live records in all of them; one segment may have more.
-    pub live_max: u64,
+    pub live_records_max: u64,
 }
 
 /// Result of [`Store::old_segments`].
@@ -45,12 +45,12 @@ pub struct OldSegments {
     /// The segments.
     pub numbers: BTreeSet<SegmentNo>,
     /// More segments were chosen than may be returned at once.
-    pub are_more: bool,
+    pub has_more: bool,
 }
 
-/// The oldest part of the log is 1/8 of its segments, but at least [`OLDEST_MIN`].
-const OLDEST_DIVISOR: usize = 8;
-const OLDEST_MIN: usize = 2;
+/// The oldest part of the log is 1/8 of its segments, but at least [`OLDEST_SEGMENTS_MIN`].
+const OLDEST_SEGMENTS_DIVISOR: usize = 8;
+const OLDEST_SEGMENTS_MIN: usize = 2;
 
 /// An open store. Clones are handles to the same store, on the same core.
 pub struct Store<S: Seam>(pub(crate) Rc<Inner<S>>);
@@ -98,7 +98,7 @@ impl<S: Seam> Store<S> {
 
     /// Appends `records` in one batch. Returns their positions when they are durable on every member in service.
     ///
-    /// After [`StoreError::Full`] nothing was written. After any other error recovery may find the records or not.
+    /// After [`StoreError::Full`] no record was written. After any other error recovery may find the records or not.
     ///
     /// # Panics
     /// With no records, or more than [`Store::records_max`].
@@ -130,11 +130,11 @@ impl<S: Seam> Store<S> {
         let reply = Reply::default();
         let starts_task = {
             let mut state = self.0.state.borrow_mut();
-            if let Some(error) = &state.failed {
+            if let Some(error) = &state.failure {
                 return Err(error.clone());
             }
-            state.pending.push_back(AppendRequest { records, is_tombstone, reply: reply.clone() });
-            !std::mem::replace(&mut state.committing, true)
+            state.pending_requests.push_back(AppendRequest { records, is_tombstone, reply: reply.clone() });
+            !std::mem::replace(&mut state.is_committing, true)
         };
         if starts_task {
             self.0.seam.spawn(crate::commit::run(Rc::clone(&self.0)));
@@ -182,17 +182,17 @@ impl<S: Seam> Store<S> {
     /// record that is retired now.
     pub fn retention_percent(&self) -> u64 {
         let state = self.0.state.borrow();
-        state.segments.writable_count() as u64 * 100 / u64::from(state.superblock.segments).max(1)
+        state.segments.writable_count() as u64 * 100 / u64::from(state.superblock.log_segment_count).max(1)
     }
 
-    /// Number of segments of the log, with those that hold pages.
-    pub fn segments(&self) -> u64 {
-        u64::from(self.0.state.borrow().superblock.segments)
+    /// Number of segments of the log, segments that hold pages included.
+    pub fn segment_count(&self) -> u64 {
+        u64::from(self.0.state.borrow().superblock.log_segment_count)
     }
 
     /// Number of times that the records of a segment have expired since the store was opened.
     pub fn expiries(&self) -> u64 {
-        self.0.state.borrow().segments.expiries
+        self.0.state.borrow().segments.total_expiries
     }
 
     /// Retires these positions: their content is on the backing and flushed there, or older than a durable record of
@@ -207,7 +207,7 @@ impl<S: Seam> Store<S> {
 
     /// All members of the store.
     pub fn members(&self) -> Vec<MemberReport> {
-        self.0.state.borrow().reports.clone()
+        self.0.state.borrow().member_reports.clone()
     }
 
     /// The time for which each device's oldest request has been unanswered, in service or not. Devices without such a
@@ -255,12 +255,12 @@ impl<S: Seam> Store<S> {
     /// Scrubs the log in the background at this rate at most: reads every copy and replaces bad ones by good ones.
     /// `None`, the initial state, stops it.
     pub fn set_scrub(&self, bytes_per_second: Option<u64>) {
-        crate::scrub::set(&self.0, bytes_per_second);
+        crate::scrub::set_rate(&self.0, bytes_per_second);
     }
 
     /// Blocks without a good copy that reads have detected, until their records are retired; at most 1,024.
-    pub fn lost(&self) -> Vec<BlockAddress> {
-        self.0.state.borrow().lost.list()
+    pub fn lost_blocks(&self) -> Vec<BlockAddress> {
+        self.0.state.borrow().lost_blocks.list()
     }
 
     /// Counters of the scrub.
@@ -274,8 +274,8 @@ impl<S: Seam> Store<S> {
     }
 
     /// Pauses or resumes that change; false when there is none.
-    pub fn pause_job(&self, paused: bool) -> bool {
-        self.0.state.borrow_mut().jobs.pause(paused)
+    pub fn pause_job(&self, is_paused: bool) -> bool {
+        self.0.state.borrow_mut().jobs.pause(is_paused)
     }
 
     /// Cancels that change; false when there is none. The change ends in [`StoreError::Cancelled`], unless it is
@@ -290,7 +290,7 @@ impl<S: Seam> Store<S> {
     }
 
     /// Sequence number of the log's next batch. It grows with every later opening.
-    pub fn sequence(&self) -> Sequence {
+    pub fn next_sequence(&self) -> Sequence {
         self.0.state.borrow().next_sequence
     }
 
@@ -300,19 +300,19 @@ impl<S: Seam> Store<S> {
         self.0.state.borrow().durable_generation
     }
 
-    /// Sets the function that records each new membership generation, after all members hold it durably. Nothing that
+    /// Sets the function that records each new membership generation, after all members hold it durably. No append that
     /// relies on a generation is acknowledged before the generation is recorded (R10, docs/rules.md). If `record` fails
     /// or times out, it is called again; appends fail meanwhile.
     pub fn set_generation_recorder(
         &self,
         record: impl Fn(StoreGeneration) -> BoxFuture<'static, Result<(), String>> + 'static,
     ) {
-        self.0.state.borrow_mut().recorder = Some(Rc::new(record));
+        self.0.state.borrow_mut().generation_recorder = Some(Rc::new(record));
     }
 
     /// The reason why the newest membership generation is not recorded, while flushes fail because of it.
     pub fn unrecorded_reason(&self) -> Option<String> {
-        self.0.state.borrow().unrecorded.clone()
+        self.0.state.borrow().unrecorded_reason.clone()
     }
 
     /// The oldest segments of the log: 1/8 of them, but at least two. A live record in them keeps all newer segments
@@ -320,7 +320,7 @@ impl<S: Seam> Store<S> {
     pub fn oldest_segments(&self) -> BTreeSet<SegmentNo> {
         let state = self.0.state.borrow();
         let sealed = state.segments.chain().filter(|(_, _, open)| open.is_none()).map(|(number, _, _)| number);
-        let count = (state.segments.chain().count() / OLDEST_DIVISOR).max(OLDEST_MIN);
+        let count = (state.segments.chain().count() / OLDEST_SEGMENTS_DIVISOR).max(OLDEST_SEGMENTS_MIN);
         sealed.take(count).collect()
     }
 
@@ -332,23 +332,23 @@ impl<S: Seam> Store<S> {
         let mut live = 0;
         let has_room = |(_, segment, _): &(SegmentNo, Segment, Option<u32>)| {
             let is_first = live == 0;
-            live += u64::from(segment.live);
-            is_first || live <= choice.live_max
+            live += u64::from(segment.live_records);
+            is_first || live <= choice.live_records_max
         };
         let is_old = |(index, (_, segment, _)): &(usize, (SegmentNo, Segment, Option<u32>))| {
-            *index < older || segment.opened <= choice.opened_by
+            *index < older || segment.opened_at <= choice.opened_by
         };
         let old: Vec<_> = state.segments.chain().enumerate().take_while(is_old).map(|(_, segment)| segment).collect();
         let count = old.len();
         let numbers: BTreeSet<_> = old.into_iter().take_while(has_room).map(|(number, _, _)| number).collect();
         let are_more = numbers.len() < count;
-        OldSegments { numbers, are_more }
+        OldSegments { numbers, has_more: are_more }
     }
 
     /// Time since which the oldest segment of the log has been in use: no record was appended earlier, or, if a
     /// recovery found it, the time of the opening. `None`: the log is empty.
     pub fn oldest_since(&self) -> Option<Nanos> {
-        self.0.state.borrow().segments.chain().next().map(|(_, segment, _)| segment.opened)
+        self.0.state.borrow().segments.chain().next().map(|(_, segment, _)| segment.opened_at)
     }
 
     /// The number of log segments that are free, or will be once a tail is durable or the pages in them are dropped,
@@ -357,7 +357,7 @@ impl<S: Seam> Store<S> {
         let mut state = self.0.state.borrow_mut();
         let next = state.next_sequence;
         state.segments.advance_tail(next);
-        let usable = state.superblock.segments - state.superblock.journal_segments();
+        let usable = state.superblock.log_segment_count - state.superblock.journal_segments();
         (state.segments.free_count() + state.segments.lent_usable_count(), usable as usize)
     }
 
@@ -376,7 +376,7 @@ impl<S: Seam> Store<S> {
         loop {
             let reply = {
                 let mut state = self.0.state.borrow_mut();
-                if !state.committing {
+                if !state.is_committing {
                     break;
                 }
                 let reply = Reply::default();
@@ -387,13 +387,13 @@ impl<S: Seam> Store<S> {
         }
         {
             let mut state = self.0.state.borrow_mut();
-            if let Some(error) = &state.failed {
+            if let Some(error) = &state.failure {
                 return Err(error.clone());
             }
-            state.failed = Some(StoreError::Failed("the store was closed".to_owned()));
+            state.failure = Some(StoreError::Failed("the store was closed".to_owned()));
             state.segments.close_open();
         }
         crate::membership::persist_tail(&self.0).await?;
-        Ok(self.sequence())
+        Ok(self.next_sequence())
     }
 }

@@ -80,5 +80,5 @@ fn largest_page_member<S: Seam>(state: &State<S>, leaving: Option<MemberNo>) -> 
         let holds_only_pages = superblock.serves(device.member) && !superblock.carries_log(device.member);
         Some(device.member) != leaving && holds_only_pages && placement.admits(&device.disk)
     });
-    pages.max_by_key(|device| superblock.members[device.member.index()].segments)
+    pages.max_by_key(|device| superblock.members[device.member.index()].segment_count)
 }

@@ -2,7 +2,7 @@
 
 use seam::Seam;
 
-use crate::create::segments_of;
+use crate::create::segment_count_of;
 use crate::device::{BufferSource, Device};
 use crate::error::StoreError;
 use crate::format::Uuid;
@@ -20,10 +20,10 @@ pub fn own_entry(superblock: &Superblock) -> &MemberEntry {
 
 /// Describes a superblock that claims more segments than fit on its device; `None` for any other.
 fn excessive_claim<S: Seam>(device: &Device<S>, superblock: &Superblock) -> Option<String> {
-    let (capacity, entry) = (segments_of(device, superblock.segment_bytes), own_entry(superblock));
+    let (capacity, entry) = (segment_count_of(device, superblock.segment_bytes), own_entry(superblock));
     let log_segments =
-        if entry.role == Role::Log && entry.state == MemberState::InService { superblock.segments } else { 0 };
-    let claimed = entry.segments.max(log_segments);
+        if entry.role == Role::Log && entry.state == MemberState::InService { superblock.log_segment_count } else { 0 };
+    let claimed = entry.segment_count.max(log_segments);
     let kib = superblock.segment_bytes >> 10;
     (claimed > capacity).then(|| {
         format!(
@@ -75,6 +75,6 @@ pub fn was_used_apart(superblock: &Superblock, newest: &Superblock) -> bool {
         .members
         .iter()
         .filter(|current| current.uuid == uuid && is_removed(current.state))
-        .any(|current| superblock.generation.low_bits() >= current.since);
+        .any(|current| superblock.generation.low_bits() >= current.since_generation);
     records_serving_member_as_removed || was_used_after_removal || superblock.generation > newest.generation
 }

@@ -130,7 +130,7 @@ async fn check_log(seam: &RealSeam, store: &Store<RealSeam>, mut recovered: Vec<
 
 async fn check_pages(seam: &RealSeam, pages: &Pages<RealSeam>) {
     let loaded = pages.load().await;
-    assert_eq!(loaded, MapLoaded { pages: 3, suspect: 1, dropped: None });
+    assert_eq!(loaded, MapLoaded { pages: 3, suspect_pages: 1, drop_reason: None });
     for (page, first) in [(3, 10), (4, 30)] {
         let expected: Vec<_> = (0..16).map(|number| Some(first + number)).collect();
         assert_eq!(page_bytes(seam, pages, CACHED, page).await, expected);

@@ -128,7 +128,7 @@ impl Fixture {
 
     /// Waits until the flash contents of the volumes, if any, have been compared with their backings.
     pub fn wait_until_checked(&self, volumes: &[Volume<SimSeam>]) {
-        let unchecked = |volume: &Volume<SimSeam>| self.core.pages().is_some() && !volume.stats().flash.checked;
+        let unchecked = |volume: &Volume<SimSeam>| self.core.pages().is_some() && !volume.stats().flash.is_checked;
         self.world.block_on(async {
             while volumes.iter().any(unchecked) {
                 self.seam.sleep(Nanos::from_millis(100)).await;

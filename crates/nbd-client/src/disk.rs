@@ -38,7 +38,7 @@ struct DiskHandle<S: Seam>(Rc<SharedConnection<S>>);
 
 impl<S: Seam> Drop for DiskHandle<S> {
     fn drop(&mut self) {
-        self.0.closing.set(true);
+        self.0.is_closing.set(true);
         self.0.wake();
     }
 }
@@ -86,9 +86,9 @@ impl<S: Seam> NbdDisk<S> {
             request_table: RefCell::default(),
             pending: PendingRequests::default(),
             failure: RefCell::default(),
-            closing: Cell::new(false),
-            fast_zero_refused: Cell::new(false),
-            receives: Cell::new(0),
+            is_closing: Cell::new(false),
+            is_fast_zero_refused: Cell::new(false),
+            receive_count: Cell::new(0),
             waker: RefCell::default(),
         });
         let connection = Rc::clone(&shared);
@@ -111,9 +111,9 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
         let block = BLOCK_BYTES as u32;
         Geometry {
             size_bytes: export_info.size_bytes,
-            logical_block: export_info.logical_block,
-            physical_block: export_info.preferred_block.min(block),
-            stripe_bytes: if export_info.preferred_block > block { export_info.preferred_block } else { 0 },
+            logical_block: export_info.logical_block_bytes,
+            physical_block: export_info.preferred_block_bytes.min(block),
+            stripe_bytes: if export_info.preferred_block_bytes > block { export_info.preferred_block_bytes } else { 0 },
             queue_depth: QUEUE_DEPTH,
             fast_zero: self.shared().may_zero_fast(),
         }
@@ -151,7 +151,7 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
 
     fn abandon(&self) {
         if self.shared().server.is_some() {
-            self.shared().closing.set(true);
+            self.shared().is_closing.set(true);
             self.shared().wake();
         }
     }
@@ -208,13 +208,13 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
             if result != Err(DiskError::Unsupported) {
                 return result;
             }
-            self.shared().fast_zero_refused.set(true);
+            self.shared().is_fast_zero_refused.set(true);
         }
         self.shared().zero(at, len, may_unmap, false).await
     }
 
     async fn allocation(&self, at: u64, len: u64) -> DiskResult<Vec<AllocationExtent>> {
-        if self.shared().export_info.get().allocation.is_none() {
+        if self.shared().export_info.get().allocation_context_id.is_none() {
             return Ok(vec![AllocationExtent { len_bytes: len, hole: false, zero: false }]);
         }
         let request = self.shared().submit(Operation::Status, at, len.min(RANGE_BYTES_MAX) as u32, Vec::new());

@@ -33,7 +33,7 @@ pub struct NbdOptions {
     pub read_only: bool,
     /// Refuse an export of this very process: a volume with such a backing would wait for itself. A load generator
     /// inside the daemon accepts it.
-    pub refuses_own: bool,
+    pub refuses_own_exports: bool,
     /// Time without a connection after which requests fail with [`seam::DiskError::Gone`]; connection attempts
     /// continue.
     pub reconnect_timeout: Nanos,
@@ -44,7 +44,7 @@ pub struct NbdOptions {
     /// Longest pause between attempts.
     pub pause_max: Nanos,
     /// Time for the server to finish the requests of a lost connection before writes are repeated on the next one.
-    pub settle: Nanos,
+    pub settle_time: Nanos,
     /// Time after which a server with open requests that sends nothing counts as lost (detected after up to twice this
     /// time). While a flush or a zero request is open, ten times as long. `None` for a server that hangs like a disk.
     pub silence_max: Option<Nanos>,
@@ -54,12 +54,12 @@ impl Default for NbdOptions {
     fn default() -> Self {
         NbdOptions {
             read_only: false,
-            refuses_own: true,
+            refuses_own_exports: true,
             reconnect_timeout: Nanos::from_secs(60),
             attempt_timeout: Nanos::from_secs(5),
             pause_min: Nanos::from_millis(20),
             pause_max: Nanos::from_secs(2),
-            settle: Nanos::from_millis(200),
+            settle_time: Nanos::from_millis(200),
             silence_max: Some(Nanos::from_secs(30)),
         }
     }

@@ -12,7 +12,7 @@ use crate::request_table::Operation;
 use crate::shared::SharedConnection;
 
 /// Bytes of requests sent in one call.
-const SEND_BYTES: usize = 1 << 20;
+const SEND_BYTES_MAX: usize = 1 << 20;
 
 /// Factor for the longest silence while a flush or a zero request is open. A flush writes all data that the server has
 /// gathered, and some servers answer nothing meanwhile. A connection dropped too early would repeat all of it, and time
@@ -54,7 +54,7 @@ impl<S: Seam> SharedConnection<S> {
             let ready = |_: &mut std::task::Context<'_>| {
                 if self.request_table.borrow().has_unsent() {
                     Poll::Ready(true)
-                } else if self.closing.get() && self.request_table.borrow().is_empty() {
+                } else if self.is_closing.get() && self.request_table.borrow().is_empty() {
                     Poll::Ready(false)
                 } else {
                     Poll::Pending
@@ -67,7 +67,7 @@ impl<S: Seam> SharedConnection<S> {
                 let (Ok(()) | Err(_), _) = writer.send(gather).await;
                 return;
             }
-            while gather.len() < SEND_BYTES {
+            while gather.len() < SEND_BYTES_MAX {
                 let Some((cookie, request)) = self.request_table.borrow_mut().next_to_send() else { break };
                 gather.push_bytes(&request.header(cookie).encode());
                 if let Operation::Write(pieces) = &request.operation {

@@ -39,15 +39,15 @@ pub struct ExportInfo {
     pub size_bytes: u64,
     pub flags: u16,
     /// Smallest request: 512 or 4096.
-    pub logical_block: u32,
+    pub logical_block_bytes: u32,
     /// Best alignment.
-    pub preferred_block: u32,
+    pub preferred_block_bytes: u32,
     /// Longest read or write, a multiple of 4096.
     pub request_bytes_max: u32,
     /// The server sends structured replies (chunks).
-    pub structured: bool,
+    pub has_structured_replies: bool,
     /// The context id of `base:allocation` on this connection.
-    pub allocation: Option<u32>,
+    pub allocation_context_id: Option<u32>,
 }
 
 /// Performs the handshake for `export`.
@@ -112,8 +112,8 @@ fn export_info(
     size_bytes: u64,
     flags: u16,
     (min, preferred, max): (u32, u32, u32),
-    structured: bool,
-    allocation: Option<u32>,
+    has_structured_replies: bool,
+    allocation_context_id: Option<u32>,
 ) -> Result<ExportInfo, NegotiateError> {
     let (sector, block) = (SECTOR_BYTES as u32, BLOCK_BYTES as u32);
     if min > block || max < block {
@@ -125,7 +125,15 @@ fn export_info(
     }
     let preferred_block = if preferred.is_power_of_two() { preferred.max(logical_block) } else { block };
     let request_bytes_max = max.min(nbd_protocol::limits::DATA_BYTES_MAX) / block * block;
-    Ok(ExportInfo { size_bytes, flags, logical_block, preferred_block, request_bytes_max, structured, allocation })
+    Ok(ExportInfo {
+        size_bytes,
+        flags,
+        logical_block_bytes: logical_block,
+        preferred_block_bytes: preferred_block,
+        request_bytes_max,
+        has_structured_replies,
+        allocation_context_id,
+    })
 }
 
 /// The handshake with servers that do not support `GO`.
@@ -133,10 +141,10 @@ async fn negotiate_export_name<S: Seam, R: StreamReader<S>, W: StreamWriter<S>>(
     incoming: &mut BufferedReader<S, R>,
     writer: &mut W,
     export: &str,
-    no_zeroes: bool,
+    omits_zeroes: bool,
 ) -> Result<(u64, u16), NegotiateError> {
     send_option(writer, OptionKind::ExportName, export.as_bytes()).await?;
-    let padding = if no_zeroes { 0 } else { EXPORT_NAME_PADDING_BYTES };
+    let padding = if omits_zeroes { 0 } else { EXPORT_NAME_PADDING_BYTES };
     let len = EXPORT_NAME_REPLY_BYTES + padding;
     while incoming.bytes().len() < len {
         incoming.receive_more().await?;

@@ -22,7 +22,7 @@ pub type SeamLink<S> = Link<S, Reader<S>, Writer<S>>;
 pub async fn connect<S: Seam>(seam: &S, target: &NbdTarget, options: &NbdOptions) -> DiskResult<SeamLink<S>> {
     let attempt = async {
         let stream = seam.connect(&target.address).await?;
-        if options.refuses_own && stream.connects_to_self() {
+        if options.refuses_own_exports && stream.connects_to_self() {
             return Err(NegotiateError::Own);
         }
         let (reader, mut writer) = stream.split();
@@ -49,7 +49,7 @@ pub async fn keep_connected<S: Seam>(shared: Rc<SharedConnection<S>>, first: Sea
             None => return,
         }
         if repeats_writes {
-            shared.seam.sleep_until(lost_at + shared.options.settle).await;
+            shared.seam.sleep_until(lost_at + shared.options.settle_time).await;
         }
     }
 }
@@ -59,7 +59,7 @@ async fn reconnect<S: Seam>(shared: &SharedConnection<S>) -> Option<SeamLink<S>>
     let lost_at = shared.seam.now();
     let mut pause = shared.options.pause_min;
     loop {
-        if shared.closing.get() {
+        if shared.is_closing.get() {
             shared.fail_all(&DiskError::Gone);
             return None;
         }

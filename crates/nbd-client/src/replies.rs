@@ -43,7 +43,7 @@ impl<S: Seam> SharedConnection<S> {
                     let request = self.open_request(cookie)?;
                     match (error, &request.operation) {
                         (Some(error), _) => request.fail(disk_error(error, "")?),
-                        (None, Operation::Read) if !export_info.structured => {
+                        (None, Operation::Read) if !export_info.has_structured_replies => {
                             self.receive_data(incoming, &request, request.at, request.len as usize).await?;
                         }
                         (None, Operation::Read | Operation::Status) => {
@@ -99,7 +99,7 @@ impl<S: Seam> SharedConnection<S> {
             }
             ChunkKind::BlockStatus => {
                 let (context, extents) = parse_status(payload)?;
-                if export_info.allocation == Some(context) {
+                if export_info.allocation_context_id == Some(context) {
                     request.put_extents(extents.into_iter().map(extent).collect());
                 }
             }

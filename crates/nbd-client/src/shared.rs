@@ -25,11 +25,11 @@ pub struct SharedConnection<S: Seam> {
     /// The error of all requests after a connection loss of longer than [`NbdOptions::reconnect_timeout`].
     pub failure: RefCell<Option<DiskError>>,
     /// The last handle was dropped.
-    pub closing: Cell<bool>,
+    pub is_closing: Cell<bool>,
     /// The server has refused a fast zero request.
-    pub fast_zero_refused: Cell<bool>,
+    pub is_fast_zero_refused: Cell<bool>,
     /// Number of receives from the socket.
-    pub receives: Cell<u64>,
+    pub receive_count: Cell<u64>,
     pub waker: RefCell<Option<Waker>>,
 }
 
@@ -52,12 +52,12 @@ impl<S: Seam> SharedConnection<S> {
 
     /// Counts a receive.
     pub fn record_receive(&self) {
-        self.receives.set(self.receives.get() + 1);
+        self.receive_count.set(self.receive_count.get() + 1);
     }
 
     /// Number of receives.
     pub fn receive_count(&self) -> u64 {
-        self.receives.get()
+        self.receive_count.get()
     }
 
     /// Records the loss of the connection: unflushed writes may be lost too. Returns true if there are writes or zero
@@ -78,8 +78,8 @@ impl<S: Seam> SharedConnection<S> {
         let longest = self.request_table.borrow().longest_data();
         let reason = if new.size_bytes < old.size_bytes {
             format!("size {} bytes instead of {}", new.size_bytes, old.size_bytes)
-        } else if new.logical_block > old.logical_block {
-            format!("block size {} bytes instead of {}", new.logical_block, old.logical_block)
+        } else if new.logical_block_bytes > old.logical_block_bytes {
+            format!("block size {} bytes instead of {}", new.logical_block_bytes, old.logical_block_bytes)
         } else if new.request_bytes_max < longest {
             format!("maximum request {} bytes, but a request of {longest} bytes waits", new.request_bytes_max)
         } else {
@@ -120,7 +120,7 @@ impl<S: Seam> SharedConnection<S> {
 
     /// True if the disk is closing, and its server ends with it.
     pub fn is_abandoned(&self) -> bool {
-        self.closing.get() && self.server.is_some()
+        self.is_closing.get() && self.server.is_some()
     }
 
     /// Why no request can ever succeed again.
@@ -135,7 +135,9 @@ impl<S: Seam> SharedConnection<S> {
 
     /// True if the server supports fast zero requests and has not refused one.
     pub fn may_zero_fast(&self) -> bool {
-        self.has_flag(flags::SEND_WRITE_ZEROES) && self.has_flag(flags::SEND_FAST_ZERO) && !self.fast_zero_refused.get()
+        self.has_flag(flags::SEND_WRITE_ZEROES)
+            && self.has_flag(flags::SEND_FAST_ZERO)
+            && !self.is_fast_zero_refused.get()
     }
 
     /// Fails if the export or the options forbid writes.

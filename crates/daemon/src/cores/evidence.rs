@@ -61,13 +61,13 @@ impl Cores {
             let collect = async |local: Rc<CoreLocal>| {
                 let in_log = local.engine.unclaimed().into_iter();
                 let in_log: Vec<_> = in_log
-                    .map(|volume_id| (volume_id, local.engine.waiting_in_log(volume_id, BlockNo::MAX).blocks))
+                    .map(|volume_id| (volume_id, local.engine.waiting_in_log(volume_id, BlockNo::MAX).total_blocks))
                     .collect();
                 let images = local.memory_images.borrow();
                 let volume_ids = images.iter().flat_map(|image| image.tagged_volumes());
                 let in_memory: Vec<_> = volume_ids
                     .map(VolumeId)
-                    .map(|volume_id| (volume_id, in_memory(&local, volume_id, BlockNo::MAX).blocks))
+                    .map(|volume_id| (volume_id, in_memory(&local, volume_id, BlockNo::MAX).total_blocks))
                     .collect();
                 (in_log, in_memory)
             };
@@ -170,10 +170,11 @@ async fn examine(local: &CoreLocal, backing: Backing<RealSeam>, volume: Examined
         Some(volume_id) => (local.engine.waiting_in_log(volume_id, end), in_memory(local, volume_id, end)),
         None => Default::default(),
     };
-    let has_dirty = in_log.blocks + in_image.blocks > 0;
+    let has_dirty = in_log.total_blocks + in_image.total_blocks > 0;
     let dirty_from = |block| {
         volume.volume_id.map_or(0, |volume_id| {
-            local.engine.waiting_in_log(volume_id, block).past_end + in_memory(local, volume_id, block).past_end
+            local.engine.waiting_in_log(volume_id, block).past_end_blocks
+                + in_memory(local, volume_id, block).past_end_blocks
         })
     };
     let is_partial_block_dirty = is_partial_block_dirty(size_bytes, volume.size_before, dirty_from);
@@ -199,13 +200,13 @@ async fn examine(local: &CoreLocal, backing: Backing<RealSeam>, volume: Examined
             destaged: 0,
         },
         samples_before,
-        blocks_in_log: in_log.blocks,
-        blocks_in_memory: in_image.blocks,
-        blocks_past_end: in_log.past_end + in_image.past_end,
+        blocks_in_log: in_log.total_blocks,
+        blocks_in_memory: in_image.total_blocks,
+        blocks_past_end: in_log.past_end_blocks + in_image.past_end_blocks,
         is_partial_block_dirty,
-        destaged_unchanged: destaged.matching,
-        destaged_changed: destaged.different,
-        destaged_past_end: destaged.past_end,
+        destaged_unchanged: destaged.matching_blocks,
+        destaged_changed: destaged.different_blocks,
+        destaged_past_end: destaged.past_end_blocks,
         matches_unproven: destaged.matches_unproven,
     }
 }

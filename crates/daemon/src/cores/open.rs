@@ -170,7 +170,7 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
 /// Options of the connection to a helper process. A silent one hangs, as a disk does: the connection to it cannot be
 /// lost while it lives.
 pub fn image_options() -> NbdOptions {
-    NbdOptions { refuses_own: false, silence_max: None, ..NbdOptions::default() }
+    NbdOptions { refuses_own_exports: false, silence_max: None, ..NbdOptions::default() }
 }
 
 /// Connects to the helper process of an image.

@@ -132,12 +132,12 @@ impl Daemon {
 
 fn slow_report(slow: &SlowRequest, now: Nanos) -> SlowReport {
     SlowReport {
-        ago_ms: now.since(slow.ended).as_millis(),
+        ago_ms: now.since(slow.ended_at).as_millis(),
         operation: slow.op.name().to_owned(),
         offset_bytes: slow.at.0,
-        length_bytes: slow.len,
+        length_bytes: slow.len_bytes,
         took_us: slow.latency.as_micros(),
         step: slow.step.name().to_owned(),
-        waited_us: slow.waited.as_micros(),
+        waited_us: slow.step_wait.as_micros(),
     }
 }

@@ -97,7 +97,7 @@ fn limits_of(record: Option<&VolumeRecord>, config: &VolumeConfig) -> Limits {
         Some(PageAmount::Pages(pages)) => Limit::Bytes(pages.saturating_mul(PAGE_BYTES)),
         Some(PageAmount::PerMille(per_mille)) => Limit::PerMille(per_mille),
     };
-    Limits { memory_max, flash_max, is_flash_disabled: !flash.enabled }
+    Limits { memory_max, flash_max, is_flash_disabled: !flash.is_enabled }
 }
 
 /// The volumes of a page, and the name after which the next page begins.

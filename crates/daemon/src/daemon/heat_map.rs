@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use engine::volume::heat::{HEAT_ROW, HEAT_ROWS_MAX};
+use engine::volume::heat::{HEAT_ROW_DURATION, HEAT_ROWS_MAX};
 use messages::report::{HeatReport, HeatRow};
 use messages::{Answer, Failure, unix_time};
 use seam::{Nanos, Seam};
@@ -24,15 +24,15 @@ impl Daemon {
         let began_ms = (unix_time::now().as_millis() as u64).saturating_sub(now.as_millis());
         let seconds = |time: Nanos| time.as_millis() / 1_000;
         let row = |row: engine::volume::heat::HeatRow| HeatRow {
-            at_unix_seconds: (began_ms + Nanos(row.minute * HEAT_ROW.0).as_millis()) / 1_000,
+            at_unix_seconds: (began_ms + Nanos(row.minute * HEAT_ROW_DURATION.0).as_millis()) / 1_000,
             reads: row.reads.to_vec(),
             writes: row.writes.to_vec(),
         };
         Ok(Answer::Heat(Box::new(HeatReport {
             size_bytes,
             part_bytes: heat.part_bytes,
-            step_seconds: seconds(HEAT_ROW),
-            keep_seconds: seconds(HEAT_ROW) * HEAT_ROWS_MAX as u64,
+            step_seconds: seconds(HEAT_ROW_DURATION),
+            keep_seconds: seconds(HEAT_ROW_DURATION) * HEAT_ROWS_MAX as u64,
             rows: heat.rows.into_iter().map(row).collect(),
         })))
     }

@@ -265,7 +265,7 @@ async fn collect_counters(local: &CoreLocal) -> CoreCounters {
         pool_used_bytes: stats.pool_used_bytes,
         index_bytes: stats.index_bytes,
     };
-    let lost = local.engine.log().map(|log| log.lost()).unwrap_or_default();
+    let lost = local.engine.log().map(|log| log.lost_blocks()).unwrap_or_default();
     let mut counted = Vec::with_capacity(volumes.len());
     let mut slice_start = local.seam.now();
     for volume in &volumes {

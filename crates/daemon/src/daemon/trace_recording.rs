@@ -60,7 +60,11 @@ fn traced(taken: &TappedBatch) -> Traced {
             OpKind::Zero => Op::Discard,
             OpKind::Flush => Op::Flush,
         };
-        (tapped.time.0, op as u8, tapped.at.0, tapped.len)
+        (tapped.elapsed.0, op as u8, tapped.at.0, tapped.len_bytes)
     };
-    Traced { requests: taken.requests.iter().map(to_traced).collect(), lost: taken.dropped, more: taken.has_more }
+    Traced {
+        requests: taken.requests.iter().map(to_traced).collect(),
+        lost: taken.dropped_requests,
+        more: taken.has_more,
+    }
 }

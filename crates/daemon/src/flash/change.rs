@@ -439,6 +439,6 @@ pub fn job_report(job: JobReport, members: &[MemberReport], opened: &OpenedStore
         done_bytes: job.done_bytes,
         total_bytes: job.total_bytes,
         left_seconds,
-        paused: job.paused,
+        paused: job.is_paused,
     }
 }

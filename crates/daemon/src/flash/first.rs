@@ -82,7 +82,7 @@ impl FlashLog {
                 // An earlier attempt was interrupted, or failed, after the format.
                 if found.is_ok_and(|found| found.ownership.is_none())
                     && let (_, Ok(found)) = flash::inspect(&local.seam, disks).await
-                    && found.dirty.is_empty()
+                    && found.dirty_blocks.is_empty()
                     && found.lost_batches.is_empty()
                 {
                     return Ok(());

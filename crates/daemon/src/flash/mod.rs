@@ -336,7 +336,7 @@ impl FlashLog {
             return;
         }
         let read = async |local: Rc<CoreLocal>| {
-            let checked = local.engine.volumes().into_iter().filter(|volume| volume.stats().flash.checked);
+            let checked = local.engine.volumes().into_iter().filter(|volume| volume.stats().flash.is_checked);
             checked.map(|volume| volume.spec().volume_id).collect::<Vec<_>>()
         };
         let Ok(checked) = self.core().call(read).await else { return };

@@ -278,7 +278,7 @@ async fn find_among(
 pub async fn holds_data(local: &CoreLocal) -> bool {
     let disks = local.flash_devices.borrow().clone();
     match unless_hung(local, &disks, PATH_TIMEOUT, flash::inspect(&local.seam, &disks)).await {
-        Ok((_, Ok(found))) => !found.dirty.is_empty() || !found.lost_batches.is_empty(),
+        Ok((_, Ok(found))) => !found.dirty_blocks.is_empty() || !found.lost_batches.is_empty(),
         Ok((_, Err(_))) | Err(_) => true,
     }
 }
@@ -441,7 +441,7 @@ async fn find_whole_log(
         };
         let device = inspection.devices.iter().find(carries_log).filter(|_| inspection.copies() > 0)?;
         let generation = device.superblock.as_ref().ok()?.generation;
-        let holds_data = !inspection.dirty.is_empty() || generation != identity.generation;
+        let holds_data = !inspection.dirty_blocks.is_empty() || generation != identity.generation;
         Some((identity, generation, holds_data, names.show(&device.device)))
     };
     let (identity, generation, holds_data, device) =

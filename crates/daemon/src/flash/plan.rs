@@ -53,13 +53,13 @@ async fn size_of_device(config: FlashConfig, path: &Path) -> Result<u64, Failure
 
 fn plan_report(plan: &JoinPlan, device_bytes: u64) -> FlashPlanReport {
     FlashPlanReport {
-        loaded: plan.loaded,
+        loaded: plan.is_map_loaded,
         device_bytes,
         kept_pages: plan.kept_pages,
         dropped_pages: plan.dropped_pages,
-        added_slots: plan.room_after.usable().saturating_sub(plan.room_before.usable()),
-        unmapped_slots: plan.room_after.unmapped(),
-        map_slots: plan.room_after.in_map,
+        added_slots: plan.room_after.usable_slots().saturating_sub(plan.room_before.usable_slots()),
+        unmapped_slots: plan.room_after.unmapped_slots(),
+        map_slots: plan.room_after.map_slots,
     }
 }
 

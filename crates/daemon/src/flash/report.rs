@@ -231,7 +231,7 @@ fn log_view(local: &CoreLocal) -> Option<LogView> {
         content_bytes,
         job: log.job(),
         scrub: log.scrub_stats(),
-        lost: log.lost(),
+        lost: log.lost_blocks(),
         unrecorded_reason: log.unrecorded_reason(),
         unanswered: log.unanswered(),
     })
@@ -244,8 +244,8 @@ fn pages_report(local: &CoreLocal) -> (PagesReport, Vec<MemberWrites>) {
     };
     let promotion = local.engine.stats().promotion;
     let report = PagesReport {
-        loaded: stats.loaded,
-        dropped: local.engine.map_loaded().and_then(|loaded| loaded.dropped),
+        loaded: stats.is_loaded,
+        dropped: local.engine.map_loaded().and_then(|loaded| loaded.drop_reason),
         slots: stats.slots_max,
         unmapped_slots: stats.unmapped_slots,
         pages: stats.pages,
@@ -263,10 +263,10 @@ fn pages_report(local: &CoreLocal) -> (PagesReport, Vec<MemberWrites>) {
 fn scrub_report(scrub: &ScrubStats) -> ScrubReport {
     ScrubReport {
         rounds: scrub.rounds,
-        read_bytes: scrub.bytes,
-        found: scrub.damaged,
-        repaired: scrub.repaired,
-        lost: scrub.lost,
+        read_bytes: scrub.read_bytes,
+        found: scrub.damaged_blocks,
+        repaired: scrub.repaired_copies,
+        lost: scrub.lost_blocks,
     }
 }
 
@@ -329,9 +329,9 @@ fn dropped_problem(pages: &PagesReport) -> Option<StatusProblem> {
 fn scrub_problem(scrub: &ScrubStats) -> Option<StatusProblem> {
     let text = format!(
         "the scrub found {} without a good copy on flash; reads of such a block fail until it is overwritten",
-        show_counted(scrub.lost, "block")
+        show_counted(scrub.lost_blocks, "block")
     );
-    (scrub.lost > 0).then(|| StatusProblem::new(AlertKind::FlashDataLost, text))
+    (scrub.lost_blocks > 0).then(|| StatusProblem::new(AlertKind::FlashDataLost, text))
 }
 
 fn lost_problem(lost: &LostBlockReport) -> StatusProblem {

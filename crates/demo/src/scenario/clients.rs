@@ -163,6 +163,7 @@ impl ClientWork {
 async fn connect(seam: &RealSeam, socket: &Path, export: &str) -> Result<NbdDisk<RealSeam>, Failure> {
     let uri = format!("nbd+unix:///{export}?socket={}", socket.display());
     let target: NbdTarget = uri.parse().map_err(|error| Failure::failed(format!("{uri}: {error}")))?;
-    let options = NbdOptions { refuses_own: false, reconnect_timeout: RECONNECT_TIMEOUT, ..NbdOptions::default() };
+    let options =
+        NbdOptions { refuses_own_exports: false, reconnect_timeout: RECONNECT_TIMEOUT, ..NbdOptions::default() };
     NbdDisk::open(seam, target, options).await.map_err(|error| Failure::failed(format!("{uri}: {error}")))
 }

@@ -22,7 +22,7 @@ use crate::wait::OneShotEvent;
 /// A volume without requests for this long is inactive: its shares no longer count.
 const INACTIVE_AFTER: Nanos = Nanos::from_secs(2);
 /// Time over which use is compared with entitlement.
-const PERIOD: Nanos = Nanos::from_secs(1);
+const USE_PERIOD: Nanos = Nanos::from_secs(1);
 /// Maximum number of recent congestion episodes that are kept.
 const EPISODES_MAX: usize = 32;
 /// Maximum number of volumes named in each episode.
@@ -34,9 +34,9 @@ const SMALL_REQUEST: Cost = Cost(2 * Cost::ONE.0);
 /// A volume without a completion for this long, and for this many thresholds, has a hung backing: its outstanding work
 /// no longer counts against the window.
 const STALLED_AFTER: Nanos = Nanos::from_secs(1);
-const STALLED_THRESHOLDS: u64 = 10;
+const STALLED_THRESHOLD_FACTOR: u64 = 10;
 /// Smallest window of flash devices, in small accesses: up to this many in parallel raise their throughput.
-const FLASH_SIZE_MIN: Cost = Cost(16 * Cost::ONE.0);
+const FLASH_WINDOW_MIN: Cost = Cost(16 * Cost::ONE.0);
 /// Percentage of the datastore's measured rate that may be reserved; the rest is for volumes without a reservation.
 const RESERVABLE_PERCENT: f64 = 90.0;
 
@@ -64,9 +64,9 @@ pub struct ReservationError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Episode {
     /// Its start.
-    pub began: Nanos,
+    pub began_at: Nanos,
     /// Its end; `None` while it lasts.
-    pub ended: Option<Nanos>,
+    pub ended_at: Option<Nanos>,
     /// The volume whose use was furthest above its entitlement at the start.
     pub caused_by: String,
     /// The volumes that were active at the start.
@@ -89,11 +89,11 @@ pub struct MemberStats {
     /// Its work in all, in small accesses.
     pub accesses: f64,
     /// Requests that waited for an I/O slot.
-    pub waits: u64,
+    pub waited_requests: u64,
     /// Sum of their waits.
-    pub waited: Nanos,
+    pub total_wait: Nanos,
     /// Requests that wait now.
-    pub waiting: usize,
+    pub waiting_requests: usize,
 }
 
 /// State of a datastore.
@@ -102,25 +102,25 @@ pub struct DatastoreStats {
     /// Its name.
     pub name: String,
     /// True while latency is past the threshold, so that shares and reservations act.
-    pub congested: bool,
+    pub is_congested: bool,
     /// Total time of congestion.
     pub congested_time: Nanos,
     /// Number of congestion episodes.
-    pub episodes: u64,
+    pub episode_count: u64,
     /// The threshold in force.
     pub threshold: Nanos,
     /// True if the threshold is found automatically, not configured.
-    pub threshold_is_automatic: bool,
+    pub is_threshold_automatic: bool,
     /// Recent latency: the mean of the volumes' mean latencies.
     pub latency: Nanos,
     /// Recent rate in small accesses per second.
-    pub rate: f64,
+    pub accesses_per_second: f64,
     /// Rate while the datastore was busy, in small accesses per second; `None` before that.
-    pub measured_rate: Option<f64>,
+    pub measured_accesses_per_second: Option<f64>,
     /// Window while congested, in small accesses.
-    pub window: Option<f64>,
+    pub window_accesses: Option<f64>,
     /// Outstanding work, in small accesses.
-    pub outstanding: f64,
+    pub outstanding_accesses: f64,
     /// Its volumes, by name.
     pub members: Vec<MemberStats>,
     /// The last congestion episodes, the newest last.
@@ -130,23 +130,23 @@ pub struct DatastoreStats {
 struct Member {
     volume: String,
     entitlement: Entitlement,
-    last_request: Nanos,
+    last_request_at: Nanos,
     /// The volume has recent requests.
-    active: bool,
+    is_active: bool,
     outstanding: Cost,
     /// The part of `outstanding` that is background work.
-    background: Cost,
+    outstanding_background: Cost,
     /// Time of its last completion, or of the start of its outstanding requests if that is later.
-    last_completion: Nanos,
+    last_completion_at: Nanos,
     /// Work in the present period.
-    used: Cost,
+    used_in_period: Cost,
     /// Work in the period before.
-    used_before: Cost,
+    used_in_last_period: Cost,
     /// Work since the volume was added.
-    total: Cost,
+    total_used: Cost,
     /// Requests that waited for an I/O slot, and the sum of their waits.
-    waits: u64,
-    waited: Nanos,
+    waited_requests: u64,
+    total_wait: Nanos,
 }
 
 struct Inner {
@@ -160,16 +160,16 @@ struct Inner {
     /// The volumes, by their number on this core.
     members: BTreeMap<u32, Member>,
     /// Outstanding work that bypassed the full window; it does not count against the window.
-    bypassing: Cost,
+    bypassing_cost: Cost,
     /// The timer task runs.
-    ticking: bool,
+    is_ticking: bool,
     /// Number of active members.
-    active: usize,
+    active_members: usize,
     /// Start of the present period.
-    period_start: Nanos,
+    period_started_at: Nanos,
     /// Greatest rate while congested, in small accesses per second.
-    measured_rate: Option<f64>,
-    episodes: u64,
+    measured_accesses_per_second: Option<f64>,
+    episode_count: u64,
     congested_time: Nanos,
     recent_episodes: VecDeque<Episode>,
 }
@@ -179,7 +179,7 @@ pub struct Datastore<S: Seam> {
     seam: S,
     name: String,
     /// Disk accesses per small write, for backings that do not report them.
-    write_cost: Cell<u32>,
+    small_write_accesses: Cell<u32>,
     inner: RefCell<Inner>,
 }
 
@@ -196,7 +196,7 @@ struct QueuedRequest {
 struct QueueEntry<S: Seam> {
     datastore: Rc<Datastore<S>>,
     /// Number of the volume on this core.
-    number: u32,
+    volume_number: u32,
     cost: Cost,
     queued: Rc<QueuedRequest>,
     is_claimed: Cell<bool>,
@@ -206,14 +206,14 @@ struct QueueEntry<S: Seam> {
 pub struct IoSlot<S: Seam> {
     datastore: Rc<Datastore<S>>,
     /// Number of the volume on this core.
-    number: u32,
+    volume_number: u32,
     cost: Cost,
     priority: Priority,
     bypasses_window: bool,
     /// Start of the request, in disk time.
-    began: Nanos,
+    began_at: Nanos,
     /// Time that the request waited for the slot.
-    pub waited: Nanos,
+    pub slot_wait: Nanos,
 }
 
 impl<S: Seam> Datastore<S> {
@@ -226,67 +226,72 @@ impl<S: Seam> Datastore<S> {
             window: Window::new(spec.threshold, now),
             clock: DiskClock::default(),
             members: BTreeMap::new(),
-            bypassing: Cost::default(),
-            ticking: false,
-            active: 0,
-            period_start: now,
-            measured_rate: None,
-            episodes: 0,
+            bypassing_cost: Cost::default(),
+            is_ticking: false,
+            active_members: 0,
+            period_started_at: now,
+            measured_accesses_per_second: None,
+            episode_count: 0,
             congested_time: Nanos::ZERO,
             recent_episodes: VecDeque::new(),
         };
         let write_cost = Cell::new(spec.write_cost);
-        Rc::new(Datastore { seam, name: spec.name.clone(), write_cost, inner: RefCell::new(inner) })
+        Rc::new(Datastore {
+            seam,
+            name: spec.name.clone(),
+            small_write_accesses: write_cost,
+            inner: RefCell::new(inner),
+        })
     }
 
     /// The datastore of a core's flash devices, which all volumes share.
     pub fn of_flash(seam: S, spec: &DatastoreSpec) -> Rc<Self> {
         let flash = Datastore::new(seam, spec);
-        let window = Window::new(spec.threshold, flash.seam.now()).with_size_min(FLASH_SIZE_MIN);
+        let window = Window::new(spec.threshold, flash.seam.now()).with_size_min(FLASH_WINDOW_MIN);
         flash.inner.borrow_mut().window = window;
         flash
     }
 
     /// Replaces the settings.
     pub fn configure(&self, spec: &DatastoreSpec) {
-        self.write_cost.set(spec.write_cost);
+        self.small_write_accesses.set(spec.write_cost);
         self.inner.borrow_mut().window.set_threshold(spec.threshold);
     }
 
     /// Disk accesses per small write.
-    pub fn write_cost(&self) -> u64 {
-        self.write_cost.get().into()
+    pub fn small_write_accesses(&self) -> u64 {
+        self.small_write_accesses.get().into()
     }
 
     /// Adds the volume with this number on the core, or changes its entitlement.
-    pub fn set_volume(&self, number: u32, volume: &str, entitlement: Entitlement) {
+    pub fn set_volume(&self, volume_number: u32, volume: &str, entitlement: Entitlement) {
         let now = self.seam.now();
         let mut inner = self.inner.borrow_mut();
-        inner.scheduler.set_client(number, entitlement, now);
-        inner.background.set_client(number, entitlement, now);
-        let member = inner.members.entry(number).or_insert_with(|| Member {
+        inner.scheduler.set_client(volume_number, entitlement, now);
+        inner.background.set_client(volume_number, entitlement, now);
+        let member = inner.members.entry(volume_number).or_insert_with(|| Member {
             volume: volume.to_owned(),
             entitlement,
-            last_request: Nanos::ZERO,
-            active: false,
+            last_request_at: Nanos::ZERO,
+            is_active: false,
             outstanding: Cost::default(),
-            background: Cost::default(),
-            last_completion: Nanos::ZERO,
-            used: Cost::default(),
-            used_before: Cost::default(),
-            total: Cost::default(),
-            waits: 0,
-            waited: Nanos::ZERO,
+            outstanding_background: Cost::default(),
+            last_completion_at: Nanos::ZERO,
+            used_in_period: Cost::default(),
+            used_in_last_period: Cost::default(),
+            total_used: Cost::default(),
+            waited_requests: 0,
+            total_wait: Nanos::ZERO,
         });
         member.entitlement = entitlement;
     }
 
     /// Checks whether a volume may reserve `wanted_iops` beside the reservations of the others.
-    pub fn check_reservation(&self, number: u32, wanted_iops: u64) -> Result<(), ReservationError> {
+    pub fn check_reservation(&self, volume_number: u32, wanted_iops: u64) -> Result<(), ReservationError> {
         let inner = self.inner.borrow();
-        let others = inner.members.iter().filter(|(other, _)| **other != number);
+        let others = inner.members.iter().filter(|(other, _)| **other != volume_number);
         let others_iops: u64 = others.map(|(_, member)| member.entitlement.reservation).sum();
-        let Some(measured_rate) = inner.measured_rate.filter(|_| wanted_iops > 0) else { return Ok(()) };
+        let Some(measured_rate) = inner.measured_accesses_per_second.filter(|_| wanted_iops > 0) else { return Ok(()) };
         let reservable_iops = (measured_rate * RESERVABLE_PERCENT / 100.0) as u64;
         if others_iops.saturating_add(wanted_iops) <= reservable_iops {
             return Ok(());
@@ -296,14 +301,14 @@ impl<S: Seam> Datastore<S> {
     }
 
     /// Removes a volume; its waiting requests are admitted.
-    pub fn remove_volume(&self, number: u32) {
+    pub fn remove_volume(&self, volume_number: u32) {
         let now = self.seam.now();
         let (waiting, granted) = {
             let mut inner = self.inner.borrow_mut();
-            let removed = inner.members.remove(&number);
-            inner.active -= usize::from(removed.is_some_and(|member| member.active));
-            let mut waiting = inner.scheduler.remove(number);
-            waiting.extend(inner.background.remove(number));
+            let removed = inner.members.remove(&volume_number);
+            inner.active_members -= usize::from(removed.is_some_and(|member| member.is_active));
+            let mut waiting = inner.scheduler.remove(volume_number);
+            waiting.extend(inner.background.remove(volume_number));
             let disk_time = inner.clock.time(now);
             waiting.iter().for_each(|(cost, queued)| inner.window.begin(*cost, queued.priority.get(), disk_time));
             (waiting, inner.admit(now))
@@ -312,17 +317,17 @@ impl<S: Seam> Datastore<S> {
     }
 
     /// Moves the waiting background work of a volume among the client requests, because a client waits for it.
-    pub fn expedite(&self, number: u32) {
+    pub fn expedite(&self, volume_number: u32) {
         let now = self.seam.now();
         let granted = {
             let inner = &mut *self.inner.borrow_mut();
-            let waiting = inner.background.take_waiting(number);
+            let waiting = inner.background.take_waiting(volume_number);
             if waiting.is_empty() {
                 return;
             }
             for (cost, queued) in waiting {
                 queued.priority.set(Priority::Foreground);
-                inner.scheduler.push(number, cost, queued, now);
+                inner.scheduler.push(volume_number, cost, queued, now);
             }
             inner.admit(now)
         };
@@ -330,25 +335,41 @@ impl<S: Seam> Datastore<S> {
     }
 
     /// Waits for an I/O slot for a request of this cost.
-    pub async fn acquire_slot(self: &Rc<Self>, number: u32, cost: Cost, priority: Priority) -> IoSlot<S> {
+    pub async fn acquire_slot(self: &Rc<Self>, volume_number: u32, cost: Cost, priority: Priority) -> IoSlot<S> {
         let now = self.seam.now();
         let datastore = Rc::clone(self);
-        let Some(queued) = self.enqueue(number, cost, priority, now) else {
+        let Some(queued) = self.enqueue(volume_number, cost, priority, now) else {
             let began = self.disk_time();
-            return IoSlot { datastore, number, cost, priority, bypasses_window: false, began, waited: Nanos::ZERO };
+            return IoSlot {
+                datastore,
+                volume_number,
+                cost,
+                priority,
+                bypasses_window: false,
+                began_at: began,
+                slot_wait: Nanos::ZERO,
+            };
         };
-        let entry = QueueEntry { datastore, number, cost, queued, is_claimed: Cell::new(false) };
+        let entry = QueueEntry { datastore, volume_number, cost, queued, is_claimed: Cell::new(false) };
         entry.queued.admitted.wait().await;
         entry.is_claimed.set(true);
         let waited = self.seam.now().since(now);
         if waited > Nanos::ZERO
-            && let Some(member) = self.inner.borrow_mut().members.get_mut(&number)
+            && let Some(member) = self.inner.borrow_mut().members.get_mut(&volume_number)
         {
-            member.waits += 1;
-            member.waited += waited;
+            member.waited_requests += 1;
+            member.total_wait += waited;
         }
         let (bypasses_window, priority) = (entry.queued.bypasses_window.get(), entry.queued.priority.get());
-        IoSlot { datastore: Rc::clone(self), number, cost, priority, bypasses_window, began: self.disk_time(), waited }
+        IoSlot {
+            datastore: Rc::clone(self),
+            volume_number,
+            cost,
+            priority,
+            bypasses_window,
+            began_at: self.disk_time(),
+            slot_wait: waited,
+        }
     }
 
     fn disk_time(&self) -> Nanos {
@@ -357,18 +378,24 @@ impl<S: Seam> Datastore<S> {
 
     /// Queues the request and returns its entry. Returns `None` if there is nothing to wait for; the request then has
     /// its slot.
-    fn enqueue(self: &Rc<Self>, number: u32, cost: Cost, priority: Priority, now: Nanos) -> Option<Rc<QueuedRequest>> {
+    fn enqueue(
+        self: &Rc<Self>,
+        volume_number: u32,
+        cost: Cost,
+        priority: Priority,
+        now: Nanos,
+    ) -> Option<Rc<QueuedRequest>> {
         let mut inner = self.inner.borrow_mut();
         inner.roll_period(now);
-        inner.count_request(number, cost, now);
-        let starts_timer = inner.active > 1 && !std::mem::replace(&mut inner.ticking, true);
+        inner.count_request(volume_number, cost, now);
+        let starts_timer = inner.active_members > 1 && !std::mem::replace(&mut inner.is_ticking, true);
         if starts_timer {
             inner.clock.start(now);
             self.seam.spawn(Rc::clone(self).tick());
         }
         let is_uncontended = !inner.window.is_congested() && !inner.has_waiting();
-        if is_uncontended || inner.active < 2 || !inner.members.contains_key(&number) {
-            inner.begin(number, cost, priority, now);
+        if is_uncontended || inner.active_members < 2 || !inner.members.contains_key(&volume_number) {
+            inner.begin_request(volume_number, cost, priority, now);
             return None;
         }
         let queued = Rc::new(QueuedRequest {
@@ -380,7 +407,7 @@ impl<S: Seam> Datastore<S> {
             Priority::Foreground => &mut inner.scheduler,
             Priority::Background => &mut inner.background,
         };
-        waiting.push(number, cost, Rc::clone(&queued), now);
+        waiting.push(volume_number, cost, Rc::clone(&queued), now);
         let granted = inner.admit(now);
         drop(inner);
         granted.iter().for_each(|queued| queued.admitted.set());
@@ -404,39 +431,46 @@ impl<S: Seam> Datastore<S> {
                 inner.update_congestion(was_congested, now);
                 let granted = inner.admit(now);
                 let is_idle = !inner.has_waiting() && inner.window.outstanding() == Cost::default();
-                if is_idle || inner.active < 2 {
+                if is_idle || inner.active_members < 2 {
                     inner.clock.stop(now);
-                    inner.ticking = false;
+                    inner.is_ticking = false;
                 }
                 granted
             };
             granted.iter().for_each(|queued| queued.admitted.set());
-            if !self.inner.borrow().ticking {
+            if !self.inner.borrow().is_ticking {
                 return;
             }
         }
     }
 
-    /// Records the end of a request that began at `began` in disk time; `None`: it was never sent.
-    fn end(&self, number: u32, cost: Cost, priority: Priority, bypasses_window: bool, began: Option<Nanos>) {
+    /// Records the end of a request that began at `began_at` in disk time; `None`: it was never sent.
+    fn end_request(
+        &self,
+        volume_number: u32,
+        cost: Cost,
+        priority: Priority,
+        bypasses_window: bool,
+        began_at: Option<Nanos>,
+    ) {
         let now = self.seam.now();
         let granted = {
             let inner = &mut *self.inner.borrow_mut();
             inner.roll_period(now);
-            let shared = inner.active > 1;
+            let shared = inner.active_members > 1;
             let was_congested = inner.window.is_congested();
-            if let Some(member) = inner.members.get_mut(&number) {
-                (member.outstanding, member.last_completion) = (member.outstanding - cost, now);
+            if let Some(member) = inner.members.get_mut(&volume_number) {
+                (member.outstanding, member.last_completion_at) = (member.outstanding - cost, now);
                 if priority == Priority::Background {
-                    member.background = member.background - cost;
+                    member.outstanding_background = member.outstanding_background - cost;
                 }
             }
             if bypasses_window {
-                inner.bypassing = inner.bypassing - cost;
+                inner.bypassing_cost = inner.bypassing_cost - cost;
             }
             let disk_time = inner.clock.time(now);
-            match began {
-                Some(began) => inner.window.end(number, cost, priority, began, disk_time, shared),
+            match began_at {
+                Some(began) => inner.window.end(volume_number, cost, priority, began, disk_time, shared),
                 None => inner.window.cancel(cost, priority, disk_time),
             }
             inner.update_congestion(was_congested, now);
@@ -452,7 +486,7 @@ impl<S: Seam> Datastore<S> {
         inner.roll_period(now);
         let (latency, rate) = inner.window.last_sample();
         let active_shares = inner.active_shares();
-        let used: Cost = inner.members.values().map(|member| member.used_before).sum();
+        let used: Cost = inner.members.values().map(|member| member.used_in_last_period).sum();
         let mut members: Vec<_> = inner
             .members
             .iter()
@@ -461,27 +495,28 @@ impl<S: Seam> Datastore<S> {
                 shares: member.entitlement.shares,
                 reservation_iops: member.entitlement.reservation,
                 entitled_ratio: inner.entitled_ratio(member, active_shares),
-                used_ratio: member.used_before.0 as f64 / used.0.max(1) as f64,
-                accesses: member.total.as_accesses(),
-                waits: member.waits,
-                waited: member.waited,
-                waiting: inner.waiting_of(*number),
+                used_ratio: member.used_in_last_period.0 as f64 / used.0.max(1) as f64,
+                accesses: member.total_used.as_accesses(),
+                waited_requests: member.waited_requests,
+                total_wait: member.total_wait,
+                waiting_requests: inner.count_waiting(*number),
             })
             .collect();
         members.sort_by(|a, b| a.volume.cmp(&b.volume));
-        let since = inner.recent_episodes.back().filter(|episode| episode.ended.is_none()).map(|episode| episode.began);
+        let since =
+            inner.recent_episodes.back().filter(|episode| episode.ended_at.is_none()).map(|episode| episode.began_at);
         DatastoreStats {
             name: self.name.clone(),
-            congested: inner.window.is_congested(),
+            is_congested: inner.window.is_congested(),
             congested_time: inner.congested_time + since.map_or(Nanos::ZERO, |since| now.since(since)),
-            episodes: inner.episodes,
+            episode_count: inner.episode_count,
             threshold: inner.window.threshold(),
-            threshold_is_automatic: inner.window.configured_threshold() == qos::Threshold::Auto,
+            is_threshold_automatic: inner.window.configured_threshold() == qos::Threshold::Auto,
             latency,
-            rate,
-            measured_rate: inner.measured_rate,
-            window: inner.window.size().map(Cost::as_accesses),
-            outstanding: inner.window.outstanding().as_accesses(),
+            accesses_per_second: rate,
+            measured_accesses_per_second: inner.measured_accesses_per_second,
+            window_accesses: inner.window.size().map(Cost::as_accesses),
+            outstanding_accesses: inner.window.outstanding().as_accesses(),
             members,
             recent_episodes: inner.recent_episodes.iter().cloned().collect(),
         }
@@ -490,8 +525,8 @@ impl<S: Seam> Datastore<S> {
 
 impl Member {
     /// Its outstanding client requests.
-    fn foreground(&self) -> Cost {
-        self.outstanding - self.background
+    fn outstanding_foreground(&self) -> Cost {
+        self.outstanding - self.outstanding_background
     }
 }
 
@@ -502,8 +537,8 @@ impl Inner {
     }
 
     /// Number of waiting requests of a volume.
-    fn waiting_of(&self, number: u32) -> usize {
-        self.scheduler.waiting_of(number) + self.background.waiting_of(number)
+    fn count_waiting(&self, volume_number: u32) -> usize {
+        self.scheduler.waiting_of(volume_number) + self.background.waiting_of(volume_number)
     }
 
     /// Admits the requests that the window allows and returns them. Their cost counts as outstanding from here on.
@@ -512,34 +547,37 @@ impl Inner {
         if !self.has_waiting() {
             return granted;
         }
-        let stalled_after = STALLED_AFTER.max(Nanos(self.window.threshold().0.saturating_mul(STALLED_THRESHOLDS)));
-        let is_stalled =
-            |member: &Member| member.outstanding > Cost::default() && now.since(member.last_completion) > stalled_after;
+        let stalled_after =
+            STALLED_AFTER.max(Nanos(self.window.threshold().0.saturating_mul(STALLED_THRESHOLD_FACTOR)));
+        let is_stalled = |member: &Member| {
+            member.outstanding > Cost::default() && now.since(member.last_completion_at) > stalled_after
+        };
         let stalled: Vec<u32> =
             self.members.iter().filter(|(_, member)| is_stalled(member)).map(|(number, _)| *number).collect();
-        let hung_cost: Cost = stalled.iter().map(|number| self.members[number].foreground()).sum();
+        let hung_cost: Cost = stalled.iter().map(|number| self.members[number].outstanding_foreground()).sum();
         while !self.scheduler.is_empty() {
             let members = &self.members;
-            let next = if self.active < 2 {
+            let next = if self.active_members < 2 {
                 self.scheduler.pop(now)
-            } else if self.window.has_room(self.bypassing + hung_cost) {
+            } else if self.window.has_room(self.bypassing_cost + hung_cost) {
                 self.scheduler.pop_among(now, |number| !stalled.contains(&number))
             } else {
                 self.window.record_wait(self.clock.time(now));
                 let bypass_max = self.window.size().map_or(SMALL_REQUEST, |size| SMALL_REQUEST.max(Cost(size.0 / 2)));
                 let is_small = |number: u32, cost: Cost| {
-                    let outstanding = members.get(&number).map_or(SMALL_REQUEST, Member::foreground);
+                    let outstanding = members.get(&number).map_or(SMALL_REQUEST, Member::outstanding_foreground);
                     cost <= SMALL_REQUEST && outstanding < SMALL_REQUEST && !stalled.contains(&number)
                 };
-                let small = if self.bypassing < bypass_max { self.scheduler.pop_small(now, is_small) } else { None };
+                let small =
+                    if self.bypassing_cost < bypass_max { self.scheduler.pop_small(now, is_small) } else { None };
                 if let Some((_, cost, queued)) = &small {
-                    self.bypassing += *cost;
+                    self.bypassing_cost += *cost;
                     queued.bypasses_window.set(true);
                 }
                 small
             };
             let Some((number, cost, queued)) = next else { break };
-            self.begin(number, cost, Priority::Foreground, now);
+            self.begin_request(number, cost, Priority::Foreground, now);
             granted.push(queued);
         }
         self.admit_background(&stalled, now, &mut granted);
@@ -548,9 +586,9 @@ impl Inner {
 
     /// Admits background work: beside client requests while none of them waits, else within its own part of the window.
     fn admit_background(&mut self, stalled: &[u32], now: Nanos, granted: &mut Vec<Rc<QueuedRequest>>) {
-        let hung_cost: Cost = stalled.iter().map(|number| self.members[number].background).sum();
+        let hung_cost: Cost = stalled.iter().map(|number| self.members[number].outstanding_background).sum();
         while !self.background.is_empty() {
-            let next = if self.active < 2 {
+            let next = if self.active_members < 2 {
                 self.background.pop(now)
             } else if self.window.has_room_for_background(!self.scheduler.is_empty(), hung_cost) {
                 self.background.pop_among(now, |number| !stalled.contains(&number))
@@ -558,31 +596,31 @@ impl Inner {
                 None
             };
             let Some((number, cost, queued)) = next else { break };
-            self.begin(number, cost, Priority::Background, now);
+            self.begin_request(number, cost, Priority::Background, now);
             granted.push(queued);
         }
     }
 
     /// Counts a request as outstanding.
-    fn begin(&mut self, number: u32, cost: Cost, priority: Priority, now: Nanos) {
+    fn begin_request(&mut self, volume_number: u32, cost: Cost, priority: Priority, now: Nanos) {
         self.window.begin(cost, priority, self.clock.time(now));
-        if let Some(member) = self.members.get_mut(&number) {
+        if let Some(member) = self.members.get_mut(&volume_number) {
             if member.outstanding == Cost::default() {
-                member.last_completion = now;
+                member.last_completion_at = now;
             }
             member.outstanding += cost;
             if priority == Priority::Background {
-                member.background += cost;
+                member.outstanding_background += cost;
             }
         }
     }
 
-    fn count_request(&mut self, number: u32, cost: Cost, now: Nanos) {
-        if let Some(member) = self.members.get_mut(&number) {
-            member.last_request = now;
-            self.active += usize::from(!std::mem::replace(&mut member.active, true));
-            member.used += cost;
-            member.total += cost;
+    fn count_request(&mut self, volume_number: u32, cost: Cost, now: Nanos) {
+        if let Some(member) = self.members.get_mut(&volume_number) {
+            member.last_request_at = now;
+            self.active_members += usize::from(!std::mem::replace(&mut member.is_active, true));
+            member.used_in_period += cost;
+            member.total_used += cost;
         }
     }
 
@@ -591,34 +629,35 @@ impl Inner {
         let was_congested = self.window.is_congested();
         self.window.end_if_idle(self.clock.time(now));
         self.update_congestion(was_congested, now);
-        if now.since(self.period_start) < PERIOD {
+        if now.since(self.period_started_at) < USE_PERIOD {
             return;
         }
-        let skipped = now.since(self.period_start).0 >= 2 * PERIOD.0;
+        let skipped = now.since(self.period_started_at).0 >= 2 * USE_PERIOD.0;
         for (number, member) in &mut self.members {
-            member.used_before = if skipped { Cost::default() } else { member.used };
-            member.used = Cost::default();
+            member.used_in_last_period = if skipped { Cost::default() } else { member.used_in_period };
+            member.used_in_period = Cost::default();
             // A volume with waiting requests stays active, however long they wait.
             let waiting = self.scheduler.waiting_of(*number) + self.background.waiting_of(*number);
             let waits = member.outstanding > Cost::default() || waiting > 0;
-            member.active &= waits || now.since(member.last_request) < INACTIVE_AFTER;
+            member.is_active &= waits || now.since(member.last_request_at) < INACTIVE_AFTER;
         }
-        self.active = self.members.values().filter(|member| member.active).count();
-        self.period_start = now;
+        self.active_members = self.members.values().filter(|member| member.is_active).count();
+        self.period_started_at = now;
     }
 
     /// Shares of all active volumes.
     fn active_shares(&self) -> u64 {
-        let active = self.members.values().filter(|member| member.active);
+        let active = self.members.values().filter(|member| member.is_active);
         active.map(|member| u64::from(member.entitlement.shares)).sum()
     }
 
     /// The part of the datastore that a volume is entitled to beside the active volumes.
     fn entitled_ratio(&self, member: &Member, active_shares: u64) -> f64 {
         let own = u64::from(member.entitlement.shares);
-        let total_shares = if member.active { active_shares } else { active_shares + own };
+        let total_shares = if member.is_active { active_shares } else { active_shares + own };
         let by_shares = own as f64 / total_shares.max(1) as f64;
-        let reserved = self.measured_rate.map_or(0.0, |rate| member.entitlement.reservation as f64 / rate.max(1.0));
+        let reserved =
+            self.measured_accesses_per_second.map_or(0.0, |rate| member.entitlement.reservation as f64 / rate.max(1.0));
         by_shares.max(reserved).min(1.0)
     }
 
@@ -626,27 +665,27 @@ impl Inner {
     fn update_congestion(&mut self, was_congested: bool, now: Nanos) {
         let is_congested = self.window.is_congested();
         if is_congested && let Some(rate) = self.window.greatest_rate() {
-            self.measured_rate = Some(rate);
+            self.measured_accesses_per_second = Some(rate);
         }
         if is_congested == was_congested {
             return;
         }
         if !is_congested {
             if let Some(episode) = self.recent_episodes.back_mut() {
-                episode.ended = Some(now);
-                self.congested_time += now.since(episode.began);
+                episode.ended_at = Some(now);
+                self.congested_time += now.since(episode.began_at);
             }
             return;
         }
-        let active: Vec<&Member> = self.members.values().filter(|member| member.active).collect();
-        let used = |member: &Member| (member.used_before + member.used).0 as f64;
+        let active: Vec<&Member> = self.members.values().filter(|member| member.is_active).collect();
+        let used = |member: &Member| (member.used_in_last_period + member.used_in_period).0 as f64;
         let (total_used, shares) =
             (active.iter().map(|member| used(member)).sum::<f64>().max(1.0), self.active_shares());
         let excess = |member: &Member| used(member) / total_used - self.entitled_ratio(member, shares);
         let cause = active.iter().max_by(|a, b| excess(a).total_cmp(&excess(b)));
         let episode = Episode {
-            began: now,
-            ended: None,
+            began_at: now,
+            ended_at: None,
             caused_by: cause.map(|member| member.volume.clone()).unwrap_or_default(),
             contenders: active.iter().take(CONTENDERS_MAX).map(|member| member.volume.clone()).collect(),
         };
@@ -654,13 +693,19 @@ impl Inner {
             self.recent_episodes.pop_front();
         }
         self.recent_episodes.push_back(episode);
-        self.episodes += 1;
+        self.episode_count += 1;
     }
 }
 
 impl<S: Seam> Drop for IoSlot<S> {
     fn drop(&mut self) {
-        self.datastore.end(self.number, self.cost, self.priority, self.bypasses_window, Some(self.began));
+        self.datastore.end_request(
+            self.volume_number,
+            self.cost,
+            self.priority,
+            self.bypasses_window,
+            Some(self.began_at),
+        );
     }
 }
 
@@ -669,9 +714,9 @@ impl<S: Seam> Drop for QueueEntry<S> {
         if self.is_claimed.get() {
             return;
         }
-        let QueueEntry { datastore, number, cost, queued, .. } = &*self;
+        let QueueEntry { datastore, volume_number: number, cost, queued, .. } = &*self;
         if queued.admitted.is_set() {
-            datastore.end(*number, *cost, queued.priority.get(), queued.bypasses_window.get(), None);
+            datastore.end_request(*number, *cost, queued.priority.get(), queued.bypasses_window.get(), None);
         } else {
             let mut inner = datastore.inner.borrow_mut();
             let waiting = match queued.priority.get() {

@@ -16,7 +16,7 @@ use crate::wait::OneShotEvent;
 
 /// Destage's limit in percent of the queue depth, by dirty data in percent of its bound; it rises evenly in between.
 /// The first limit is about one request for three disks of an array: on RAID 5 it takes four accesses on two disks.
-const DESTAGE_LIMITS: [(u64, u64); 4] = [(0, 1), (25, 6), (50, 20), (100, 100)];
+const DESTAGE_LIMIT_PERCENTS: [(u64, u64); 4] = [(0, 1), (25, 6), (50, 20), (100, 100)];
 
 /// Cause of a request to the backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,8 +62,8 @@ impl Op {
 
 #[derive(Default)]
 struct CauseClass {
-    in_flight: Cell<u32>,
-    limit: Cell<u32>,
+    in_flight_requests: Cell<u32>,
+    requests_max: Cell<u32>,
     queue: RefCell<VecDeque<Rc<OneShotEvent>>>,
 }
 
@@ -71,19 +71,19 @@ impl CauseClass {
     /// Grants all free permits to the longest waiting requests. A returned permit is not free if the limit has fallen
     /// since, and a raised limit frees several.
     fn admit(&self) {
-        while self.in_flight.get() < self.limit.get() {
+        while self.in_flight_requests.get() < self.requests_max.get() {
             let Some(next) = self.queue.borrow_mut().pop_front() else { return };
-            self.in_flight.set(self.in_flight.get() + 1);
+            self.in_flight_requests.set(self.in_flight_requests.get() + 1);
             next.set();
         }
     }
 }
 
 struct Inner {
-    depth: u32,
+    queue_depth: u32,
     classes: [CauseClass; Cause::ALL.len()],
     /// Time at which a client read was last seen in flight.
-    last_read: Cell<Option<Nanos>>,
+    last_read_at: Cell<Option<Nanos>>,
 }
 
 /// Admission to the queue of one backing. A clone is another handle to the same queue.
@@ -94,11 +94,11 @@ pub struct Dispatch(Rc<Inner>);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DestageDemand {
     /// Dirty data in percent of its bound.
-    pub pressure: u64,
+    pub pressure_percent: u64,
     /// A client waits for destage.
     pub is_waited_for: bool,
     /// Clients have sent no request for a while.
-    pub clients_idle: bool,
+    pub are_clients_idle: bool,
 }
 
 /// Permission to have one request in the backing's queue; returned on drop.
@@ -112,23 +112,23 @@ impl Dispatch {
     /// miss would find the queue full of destage if only reads in quick succession counted.
     pub const READ_EXPECTED_FOR: Nanos = Nanos::from_secs(10);
 
-    /// Destage's limit in percent of the queue depth while clients read and none waits for it; `pressure` is the dirty
-    /// data in percent of its bound.
-    pub fn destage_percent(pressure: u64) -> u64 {
-        let next = DESTAGE_LIMITS.iter().position(|(bound, _)| pressure < *bound);
+    /// Destage's limit in percent of the queue depth while clients read and none waits for it; `pressure_percent` is
+    /// the dirty data in percent of its bound.
+    pub fn destage_percent(pressure_percent: u64) -> u64 {
+        let next = DESTAGE_LIMIT_PERCENTS.iter().position(|(bound, _)| pressure_percent < *bound);
         let Some(next) = next else { return 100 };
-        let ((from, low), (to, high)) = (DESTAGE_LIMITS[next - 1], DESTAGE_LIMITS[next]);
-        low + (pressure - from) * (high - low) / (to - from)
+        let ((from, low), (to, high)) = (DESTAGE_LIMIT_PERCENTS[next - 1], DESTAGE_LIMIT_PERCENTS[next]);
+        low + (pressure_percent - from) * (high - low) / (to - from)
     }
 
     /// A dispatch for a backing whose throughput grows with up to `depth` requests in parallel.
-    pub fn new(depth: u32) -> Self {
-        let depth = depth.max(4);
-        let inner = Inner { depth, classes: Default::default(), last_read: Cell::default() };
-        inner.classes[Cause::ClientRead as usize].limit.set(depth * 2);
-        inner.classes[Cause::Destage as usize].limit.set(depth);
-        inner.classes[Cause::Readahead as usize].limit.set(depth / 4);
-        inner.classes[Cause::Promotion as usize].limit.set(depth / 4);
+    pub fn new(queue_depth: u32) -> Self {
+        let depth = queue_depth.max(4);
+        let inner = Inner { queue_depth: depth, classes: Default::default(), last_read_at: Cell::default() };
+        inner.classes[Cause::ClientRead as usize].requests_max.set(depth * 2);
+        inner.classes[Cause::Destage as usize].requests_max.set(depth);
+        inner.classes[Cause::Readahead as usize].requests_max.set(depth / 4);
+        inner.classes[Cause::Promotion as usize].requests_max.set(depth / 4);
         Dispatch(Rc::new(inner))
     }
 
@@ -149,42 +149,42 @@ impl Dispatch {
         if self.is_full(cause) || !class.queue.borrow().is_empty() {
             return None;
         }
-        class.in_flight.set(class.in_flight.get() + 1);
+        class.in_flight_requests.set(class.in_flight_requests.get() + 1);
         Some(Permit { dispatch: self.clone(), cause })
     }
 
     /// True if a request of this cause would have to wait.
     pub fn is_full(&self, cause: Cause) -> bool {
         let class = self.class(cause);
-        class.in_flight.get() >= class.limit.get()
+        class.in_flight_requests.get() >= class.requests_max.get()
     }
 
     /// Number of requests of this cause that may be in flight.
     pub fn limit_of(&self, cause: Cause) -> usize {
-        self.class(cause).limit.get() as usize
+        self.class(cause).requests_max.get() as usize
     }
 
     /// True if no request is in flight, apart from promotion's.
     pub fn is_idle(&self) -> bool {
         [Cause::ClientRead, Cause::Destage, Cause::Readahead]
             .iter()
-            .all(|cause| self.class(*cause).in_flight.get() == 0)
+            .all(|cause| self.class(*cause).in_flight_requests.get() == 0)
     }
 
     /// True if readahead would not delay client reads.
     pub fn may_read_ahead(&self) -> bool {
         let reads = self.class(Cause::ClientRead);
-        reads.in_flight.get() < reads.limit.get() && !self.is_full(Cause::Readahead)
+        reads.in_flight_requests.get() < reads.requests_max.get() && !self.is_full(Cause::Readahead)
     }
 
     /// Sets destage's limit.
     pub fn set_destage_limit(&self, now: Nanos, demand: DestageDemand) {
-        let DestageDemand { pressure, is_waited_for, clients_idle } = demand;
-        let depth = u64::from(self.0.depth);
-        if self.class(Cause::ClientRead).in_flight.get() > 0 {
-            self.0.last_read.set(Some(now));
+        let DestageDemand { pressure_percent: pressure, is_waited_for, are_clients_idle: clients_idle } = demand;
+        let depth = u64::from(self.0.queue_depth);
+        if self.class(Cause::ClientRead).in_flight_requests.get() > 0 {
+            self.0.last_read_at.set(Some(now));
         }
-        let has_read = self.0.last_read.get().is_some_and(|read| now.since(read) < Self::READ_EXPECTED_FOR);
+        let has_read = self.0.last_read_at.get().is_some_and(|read| now.since(read) < Self::READ_EXPECTED_FOR);
         let percent = if clients_idle || !has_read {
             100
         } else if is_waited_for {
@@ -193,7 +193,7 @@ impl Dispatch {
             Self::destage_percent(pressure)
         };
         let destage = self.class(Cause::Destage);
-        destage.limit.set((depth * percent / 100).max(1) as u32);
+        destage.requests_max.set((depth * percent / 100).max(1) as u32);
         destage.admit();
     }
 
@@ -205,7 +205,7 @@ impl Dispatch {
 impl Drop for Permit {
     fn drop(&mut self) {
         let class = self.dispatch.class(self.cause);
-        class.in_flight.set(class.in_flight.get() - 1);
+        class.in_flight_requests.set(class.in_flight_requests.get() - 1);
         class.admit();
     }
 }
@@ -229,7 +229,7 @@ mod tests {
             }
             held.len()
         };
-        let at_pressure = |pressure| DestageDemand { pressure, ..DestageDemand::default() };
+        let at_pressure = |pressure| DestageDemand { pressure_percent: pressure, ..DestageDemand::default() };
         let now = Nanos::from_secs(1);
         assert_eq!(
             [0, 25, 50, 75, 100].map(|pressure| destage_permits(now, at_pressure(pressure))),
@@ -240,7 +240,7 @@ mod tests {
         drop(read);
         let expected = now + Nanos(Dispatch::READ_EXPECTED_FOR.0 - 1);
         assert_eq!(destage_permits(expected, at_pressure(0)), 1, "another read is expected");
-        let clients_idle = DestageDemand { clients_idle: true, ..at_pressure(0) };
+        let clients_idle = DestageDemand { are_clients_idle: true, ..at_pressure(0) };
         assert_eq!(destage_permits(expected, clients_idle), 160, "clients are idle");
         assert_eq!(destage_permits(now + Dispatch::READ_EXPECTED_FOR, at_pressure(0)), 160, "no client reads");
     }

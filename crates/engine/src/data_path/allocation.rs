@@ -16,12 +16,13 @@ impl<S: Seam> Shard<S> {
     pub async fn allocation(
         self: &ShardRef<S>,
         at: ByteOffset,
-        len: u64,
+        len_bytes: u64,
     ) -> Result<Vec<AllocationExtent>, RequestError> {
-        let len = len.min(RANGE_BYTES_MAX);
+        let len = len_bytes.min(RANGE_BYTES_MAX);
         let blocks = blocks_of(at, len);
         // The guard detects changes during the query; blocks with newer content in memory are invalid from the start.
-        let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
+        let guard =
+            self.with_state(|state, memory| state.issue_fill_guard(memory, self.volume_number, blocks.clone(), false));
         let logical = u64::from(self.disk.geometry().logical_block);
         let end = at.plus(len);
         let first = at.align_down(logical);
@@ -31,7 +32,7 @@ impl<S: Seam> Shard<S> {
         assert!(!backing_extents.is_empty(), "a backing reports at least one run");
         let mut overlaid = ExtentRuns::default();
         let (mut position, mut run_end) = (at, first);
-        let reports_truth = !self.sabotage(Sabotage::ZeroForDirty);
+        let reports_truth = !self.has_sabotage(Sabotage::ZeroForDirty);
         for run in backing_extents {
             run_end = run_end.plus(run.len_bytes).min(end);
             while position < run_end {
@@ -56,10 +57,10 @@ impl<S: Seam> Shard<S> {
 struct ExtentRuns(Vec<AllocationExtent>);
 
 impl ExtentRuns {
-    fn push(&mut self, len_bytes: u64, hole: bool, zero: bool) {
+    fn push(&mut self, len_bytes: u64, is_hole: bool, is_zero: bool) {
         match self.0.last_mut() {
-            Some(last) if last.hole == hole && last.zero == zero => last.len_bytes += len_bytes,
-            _ => self.0.push(AllocationExtent { len_bytes, hole, zero }),
+            Some(last) if last.hole == is_hole && last.zero == is_zero => last.len_bytes += len_bytes,
+            _ => self.0.push(AllocationExtent { len_bytes, hole: is_hole, zero: is_zero }),
         }
     }
 }

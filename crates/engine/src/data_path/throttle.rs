@@ -6,7 +6,7 @@ use flash::BlockNo;
 use seam::{Nanos, Seam};
 
 use crate::ByteOffset;
-use crate::shard::throttle::SOFT_PERCENT;
+use crate::shard::throttle::SOFT_LIMIT_PERCENT;
 use crate::shard::{Shard, ShardRef, blocks_of};
 
 /// Longest delay of one write by pacing alone.
@@ -14,11 +14,11 @@ const DELAY_MAX: Nanos = Nanos::from_millis(500);
 
 impl<S: Seam> Shard<S> {
     /// True if a write may enter the cache without waiting.
-    pub fn has_room_now(&self, at: ByteOffset, len: usize) -> bool {
-        let blocks = blocks_of(at, len as u64);
-        let not_clean = self.state.borrow().not_clean_blocks() + BlockNo::count(&blocks);
-        not_clean * 100 <= self.throttle.limit.get() * SOFT_PERCENT
-            && self.throttle.next_number.get() == self.throttle.serving.get()
+    pub fn has_room_now(&self, at: ByteOffset, len_bytes: usize) -> bool {
+        let blocks = blocks_of(at, len_bytes as u64);
+        let not_clean_blocks = self.state.borrow().not_clean_blocks() + BlockNo::count(&blocks);
+        not_clean_blocks * 100 <= self.throttle.limit_blocks.get() * SOFT_LIMIT_PERCENT
+            && self.throttle.next_queue_number.get() == self.throttle.served_queue_number.get()
     }
 
     /// Waits until `blocks` may become dirty.
@@ -26,21 +26,22 @@ impl<S: Seam> Shard<S> {
         let throttle = &self.throttle;
         let started_at = self.seam().now();
         self.refresh_throttle();
-        let number = throttle.next_number.get();
-        throttle.next_number.set(number + 1);
+        let number = throttle.next_queue_number.get();
+        throttle.next_queue_number.set(number + 1);
         // A write larger than the limit enters when it is alone.
         let has_room = |limit: u64| {
             let wanted = (BlockNo::count(&blocks)).min(limit.div_ceil(2));
             self.state.borrow().not_clean_blocks() + wanted <= limit
         };
-        let ready = || (throttle.serving.get() == number && has_room(throttle.limit.get())).then_some(());
+        let ready =
+            || (throttle.served_queue_number.get() == number && has_room(throttle.limit_blocks.get())).then_some(());
         if ready().is_none() {
             self.core.keep_ticking();
-            self.work.notify();
+            self.destage_work.notify();
             self.progress.wait_for(ready).await;
         }
-        throttle.serving.set(number + 1);
-        if throttle.next_number.get() > number + 1 {
+        throttle.served_queue_number.set(number + 1);
+        if throttle.next_queue_number.get() > number + 1 {
             self.progress.notify();
         }
         self.delay_write(BlockNo::count(&blocks)).await;
@@ -50,19 +51,20 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Delays a write of `blocks` blocks if dirty data is above the soft limit.
-    async fn delay_write(&self, blocks: u64) {
+    /// Delays a write of `block_count` blocks if dirty data is above the soft limit.
+    async fn delay_write(&self, block_count: u64) {
         let throttle = &self.throttle;
-        let (limit, not_clean) = (throttle.limit.get(), self.state.borrow().not_clean_blocks());
-        let soft = limit * SOFT_PERCENT / 100;
-        if not_clean <= soft || limit == soft || throttle.unit_ns.get() == 0 {
+        let (limit, not_clean_blocks) = (throttle.limit_blocks.get(), self.state.borrow().not_clean_blocks());
+        let soft = limit * SOFT_LIMIT_PERCENT / 100;
+        if not_clean_blocks <= soft || limit == soft || throttle.destage_unit_ns.get() == 0 {
             return;
         }
         // The spacing grows from zero at the soft limit to 1.5 times the time that destage takes at the limit.
-        let spacing = throttle.unit_ns.get().saturating_mul(blocks) * 3 * (not_clean - soft) / (2 * (limit - soft));
+        let spacing = throttle.destage_unit_ns.get().saturating_mul(block_count) * 3 * (not_clean_blocks - soft)
+            / (2 * (limit - soft));
         let now = self.seam().now();
-        let start = throttle.next_start.get().max(now).min(now + DELAY_MAX);
-        throttle.next_start.set(start + Nanos(spacing));
+        let start = throttle.next_write_at.get().max(now).min(now + DELAY_MAX);
+        throttle.next_write_at.set(start + Nanos(spacing));
         if start > now {
             self.seam().sleep_until(start).await;
         }

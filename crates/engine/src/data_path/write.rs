@@ -16,40 +16,61 @@ use crate::telemetry::{LatencyTrace, Step};
 use crate::{ByteOffset, CacheMode, RequestError, WriteFlags, WriteSource};
 
 /// Longest write tried without waiting, in blocks.
-const NOW_BLOCKS_MAX: usize = 64;
+const IMMEDIATE_WRITE_BLOCKS_MAX: usize = 64;
 
 /// Properties of a write that enters memory.
 #[derive(Clone, Copy)]
 pub struct WriteMode {
     /// The block may stay in memory.
-    pub keep: bool,
+    pub may_stay: bool,
     /// The write is acknowledged before it is on the backing.
-    pub acked_unwritten: bool,
+    pub has_acked_unwritten: bool,
     /// The write continues a stream that bypasses the flash log.
     pub is_streamed: bool,
     /// Time of the write.
     pub now: Nanos,
 }
 
+/// A write of one block's part of a request to memory.
+struct SpanWrite<'a, W> {
+    span: &'a Span,
+    source: &'a mut W,
+    /// The source has supplied its own buffer, which holds the content already.
+    is_supplied: bool,
+    mode: WriteMode,
+}
+
+impl<W> SpanWrite<'_, W> {
+    /// Copies the content from the source, unless the source has supplied the buffer.
+    fn copy_into<S: Seam>(&mut self, data: &mut S::BlockMut)
+    where
+        W: WriteSource<S>,
+    {
+        if !self.is_supplied {
+            self.source.fill(self.span.offset_in_request, data, self.span.offset_in_block, self.span.len_bytes);
+        }
+    }
+}
+
 impl<S: Seam> Shard<S> {
     /// Writes if no wait is needed. After a failure the waiting call repeats the parts already written to memory.
-    pub fn write_now(self: &ShardRef<S>, at: ByteOffset, len: usize, source: &mut impl WriteSource<S>) -> bool {
-        let has_room = self.has_room_now(at, len) && self.has_space_for(at, len as u64);
-        if len > NOW_BLOCKS_MAX * BLOCK_BYTES || !self.defers_writes() || !has_room {
+    pub fn write_now(self: &ShardRef<S>, at: ByteOffset, len_bytes: usize, source: &mut impl WriteSource<S>) -> bool {
+        let has_room = self.has_room_now(at, len_bytes) && self.has_space_for(at, len_bytes as u64);
+        if len_bytes > IMMEDIATE_WRITE_BLOCKS_MAX * BLOCK_BYTES || !self.defers_writes() || !has_room {
             return false;
         }
         let now = self.seam().now();
-        let is_streamed = self.record_stream_write(at, len);
-        let is_written = self.with(|state, memory| {
+        let is_streamed = self.record_stream_write(at, len_bytes);
+        let is_written = self.with_state(|state, memory| {
             let keep = self.keeps_writes();
-            let mode = WriteMode { keep, acked_unwritten: true, is_streamed, now };
-            memory.prefetch_run_entries(self.number, blocks_of(at, len as u64));
-            spans(at, len).all(|span| self.write_block(state, memory, &span, source, mode).is_some())
+            let mode = WriteMode { may_stay: keep, has_acked_unwritten: true, is_streamed, now };
+            memory.prefetch_run_entries(self.volume_number, blocks_of(at, len_bytes as u64));
+            spans(at, len_bytes).all(|span| self.write_block(state, memory, &span, source, mode).is_some())
         });
         self.record_dirty(now);
         if is_written {
-            self.counters.count_immediate_write(len as u64);
-            self.curves.borrow_mut().record_use(at, len as u64);
+            self.counters.count_immediate_write(len_bytes as u64);
+            self.curves.borrow_mut().record_use(at, len_bytes as u64);
         }
         is_written
     }
@@ -58,33 +79,33 @@ impl<S: Seam> Shard<S> {
     pub async fn write(
         self: &ShardRef<S>,
         at: ByteOffset,
-        len: usize,
+        len_bytes: usize,
         flags: WriteFlags,
         source: &mut impl WriteSource<S>,
         trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
         let started_at = self.seam().now();
-        self.curves.borrow_mut().record_use(at, len as u64);
-        self.wait_for_room(blocks_of(at, len as u64)).await;
+        self.curves.borrow_mut().record_use(at, len_bytes as u64);
+        self.wait_for_room(blocks_of(at, len_bytes as u64)).await;
         trace.record(Step::Throttle, self.seam().now());
         // The log makes the write durable sooner than the backing.
         let logged = flags.fua && self.uses_log();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
-        let is_streamed = wait.is_none() && !logged && self.record_stream_write(at, len);
-        let losses = self.state.borrow().losses;
-        for span in spans(at, len) {
+        let is_streamed = wait.is_none() && !logged && self.record_stream_write(at, len_bytes);
+        let losses = self.state.borrow().backing_losses;
+        for span in spans(at, len_bytes) {
             loop {
-                if span.len < BLOCK_BYTES {
+                if span.len_bytes < BLOCK_BYTES {
                     self.reload_for_partial_write(span.block).await?;
                 }
-                let keep = self.keeps_writes() && !flags.once;
+                let keep = self.keeps_writes() && !flags.is_used_once;
                 self.reserve_space(&span).await?;
                 let now = self.seam().now();
-                let mode = WriteMode { keep, acked_unwritten: wait.is_none(), is_streamed, now };
-                let is_written = self.with(|state, memory| {
+                let mode = WriteMode { may_stay: keep, has_acked_unwritten: wait.is_none(), is_streamed, now };
+                let is_written = self.with_state(|state, memory| {
                     self.write_block(state, memory, &span, source, mode)?;
                     if let Some(wait) = &wait {
-                        state.waits.add(span.block, wait);
+                        state.write_waits.add(span.block, wait);
                     }
                     Some(())
                 });
@@ -95,7 +116,7 @@ impl<S: Seam> Shard<S> {
             }
         }
         self.record_dirty(started_at);
-        self.await_written(wait, flags.fua, losses).await?;
+        self.wait_until_written(wait, flags.fua, losses).await?;
         trace.record(Step::Destage, self.seam().now());
         if flags.fua && self.flush_involves_log() {
             self.flush_log().await?;
@@ -104,11 +125,11 @@ impl<S: Seam> Shard<S> {
             // The policy has changed meanwhile.
             self.flush_all().await?;
         }
-        self.counters.count_write(len as u64, trace.elapsed(self.seam().now()), trace.held());
+        self.counters.count_write(len_bytes as u64, trace.elapsed(self.seam().now()), trace.held_time());
         Ok(())
     }
 
-    /// Reserves the space of a write on the backing: what is acknowledged always has its place there. Without a wait
+    /// Reserves the space of a write on the backing: acknowledged data always has its place there. Without a wait
     /// from the end of this call on, the space stays reserved until the write is in memory.
     pub(super) async fn reserve_space(&self, span: &Span) -> Result<(), RequestError> {
         let (at, len) = (ByteOffset::of(span.block), BLOCK_BYTES as u64);
@@ -119,8 +140,8 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    fn has_space_for(&self, at: ByteOffset, len: u64) -> bool {
-        self.sabotage(Sabotage::NoReservation) || self.disk.has_space_for(at.0, len)
+    fn has_space_for(&self, at: ByteOffset, len_bytes: u64) -> bool {
+        self.has_sabotage(Sabotage::NoReservation) || self.disk.has_space_for(at.0, len_bytes)
     }
 
     /// Writes one block's part of a request to memory. `None` if there is no buffer now, or if the block is spilled and
@@ -134,17 +155,17 @@ impl<S: Seam> Shard<S> {
         mode: WriteMode,
     ) -> Option<()> {
         let sectors = span.sectors();
-        let supplied = (span.len == BLOCK_BYTES).then(|| source.take_block(span.from)).flatten();
-        let filled = supplied.is_some();
-        let mut known_slot = memory.find(self.number, span.block);
-        if span.len < BLOCK_BYTES && known_slot.is_none() && state.log_tracker.is_spilled(span.block) {
+        let supplied = (span.len_bytes == BLOCK_BYTES).then(|| source.take_block(span.offset_in_request)).flatten();
+        let is_supplied = supplied.is_some();
+        let mut known_slot = memory.find(self.volume_number, span.block);
+        if span.len_bytes < BLOCK_BYTES && known_slot.is_none() && state.log_tracker.is_spilled(span.block) {
             return None;
         }
         let spare = match supplied {
             None if known_slot.is_none_or(|id| !self.may_change(memory, id)) => {
                 let block = memory.alloc()?;
                 // The allocation may have evicted the block's own slot.
-                known_slot = memory.find(self.number, span.block);
+                known_slot = memory.find(self.volume_number, span.block);
                 Some(block)
             }
             supplied => supplied,
@@ -154,42 +175,70 @@ impl<S: Seam> Shard<S> {
         if known_slot.is_none_or(|id| memory.slot(id).is_clean()) {
             self.invalidate_flash(span.block.single());
         }
-        state.failed.remove(span.block);
+        state.failures.remove(span.block);
         if mode.is_streamed {
-            state.log_tracker.record_stream_change(span.block, mode.now, self.stream_bypass_max());
+            state.log_tracker.record_stream_change(span.block, mode.now, self.stream_bypass_blocks_max());
         } else {
             state.log_tracker.record_change(span.block);
         }
-        let epoch = state.epochs.current();
-        let Some(id) = known_slot else {
-            self.record_write_miss(span.block);
-            let mut data = spare.expect("an absent block has a spare buffer");
-            let spilled = state.supersede_spilled(span.block.single()).unwrap_or_default();
-            let (present, obligation) = match state.cut_zeroes(span.block.single()) {
-                Some(obligation) => {
-                    if !filled {
-                        data.zero(0, BLOCK_BYTES);
-                    }
-                    (Sectors::ALL, obligation)
-                }
-                None => {
-                    let outside = Sectors::ALL.without(self.sectors_inside(span.block));
-                    for (start, len) in outside.runs() {
-                        data.zero(start, len);
-                    }
-                    (outside.with(sectors), spilled)
-                }
-            };
-            if !filled {
-                source.fill(span.from, &mut data, span.start, span.len);
+        let mut write = SpanWrite { span, source, is_supplied, mode };
+        match known_slot {
+            Some(id) => self.overwrite_block(state, memory, id, &mut write, spare),
+            None => {
+                let buffer = spare.expect("an absent block has a spare buffer");
+                self.insert_written_block(state, memory, &mut write, buffer);
             }
-            let id = memory.insert(self.number, span.block, data.freeze(), present, Admit::Normal);
-            let slot = memory.slot_mut(id);
-            (slot.transit, slot.acked_unwritten) = (!mode.keep, mode.acked_unwritten || obligation.acked_unwritten);
-            state.mark_dirty(memory, id, obligation.oldest_epoch(epoch), mode.now);
-            memory.record_new_content(id, None);
-            return Some(());
+        }
+        Some(())
+    }
+
+    /// Writes a span of a block that has no slot: its other sectors stay absent, unless they read as zeroes.
+    fn insert_written_block(
+        &self,
+        state: &mut State,
+        memory: &mut MemoryCache<S>,
+        write: &mut SpanWrite<'_, impl WriteSource<S>>,
+        mut data: S::BlockMut,
+    ) {
+        let (block, mode) = (write.span.block, write.mode);
+        let epoch = state.epochs.current();
+        self.record_write_miss(block);
+        let spilled = state.supersede_spilled(block.single()).unwrap_or_default();
+        let (present, obligation) = match state.cut_zeroes(block.single()) {
+            Some(obligation) => {
+                if !write.is_supplied {
+                    data.zero(0, BLOCK_BYTES);
+                }
+                (Sectors::ALL, obligation)
+            }
+            None => {
+                let outside = Sectors::ALL.without(self.sectors_inside(block));
+                for (start, len_bytes) in outside.runs() {
+                    data.zero(start, len_bytes);
+                }
+                (outside.with(write.span.sectors()), spilled)
+            }
         };
+        write.copy_into::<S>(&mut data);
+        let id = memory.insert(self.volume_number, block, data.freeze(), present, Admit::Normal);
+        let slot = memory.slot_mut(id);
+        slot.is_transit = !mode.may_stay;
+        slot.has_acked_unwritten = mode.has_acked_unwritten || obligation.has_acked_unwritten;
+        state.mark_dirty(memory, id, obligation.oldest_epoch(epoch), mode.now);
+        memory.record_new_content(id, None);
+    }
+
+    /// Writes a span of a block that has a slot. `spare`: a buffer for the new content if the old one must not change.
+    fn overwrite_block(
+        &self,
+        state: &mut State,
+        memory: &mut MemoryCache<S>,
+        id: u32,
+        write: &mut SpanWrite<'_, impl WriteSource<S>>,
+        spare: Option<S::BlockMut>,
+    ) {
+        let (sectors, mode) = (write.span.sectors(), write.mode);
+        let epoch = state.epochs.current();
         let mut data = match spare {
             // R1: another holder uses the old content, so the new content gets a buffer of its own.
             Some(mut data) => {
@@ -201,22 +250,19 @@ impl<S: Seam> Shard<S> {
             }
             None => self.take_for_change(memory, id),
         };
-        if !filled {
-            source.fill(span.from, &mut data, span.start, span.len);
-        }
+        write.copy_into::<S>(&mut data);
         let slot = memory.slot_mut(id);
         let old = slot.data.replace(data.freeze());
         slot.present = slot.present.with(sectors);
         if self.mode.get() != CacheMode::Frozen {
-            slot.transit = !mode.keep;
+            slot.is_transit = !mode.may_stay;
         }
-        slot.acked_unwritten |= mode.acked_unwritten;
+        slot.has_acked_unwritten |= mode.has_acked_unwritten;
         memory.touch(id);
         state.mark_dirty(memory, id, epoch, mode.now);
-        if !self.sabotage(Sabotage::NoPersistenceTags) {
+        if !self.has_sabotage(Sabotage::NoPersistenceTags) {
             memory.record_new_content(id, old);
         }
-        Some(())
     }
 
     fn may_change(&self, memory: &MemoryCache<S>, id: u32) -> bool {
@@ -224,12 +270,12 @@ impl<S: Seam> Shard<S> {
         let data = slot.data.as_ref().expect("a slot in use has content");
         // A kill during a copy must not leave half a sector in place of an acknowledged whole one.
         let is_persisted = self.seam().survives_restart() && !slot.is_clean();
-        (data.is_unique() && !is_persisted) || self.sabotage(Sabotage::OverwriteInFlight)
+        (data.is_unique() && !is_persisted) || self.has_sabotage(Sabotage::OverwriteInFlight)
     }
 
     fn take_for_change(&self, memory: &mut MemoryCache<S>, id: u32) -> S::BlockMut {
         #[cfg(feature = "sabotage")]
-        if self.sabotage(Sabotage::OverwriteInFlight) {
+        if self.has_sabotage(Sabotage::OverwriteInFlight) {
             let data = memory.slot_mut(id).data.take().expect("a slot in use has content");
             return data.sabotage_thaw();
         }
@@ -238,18 +284,18 @@ impl<S: Seam> Shard<S> {
 
     /// Records new dirty data: wakes the pump if necessary and keeps the tick running.
     pub fn record_dirty(self: &ShardRef<S>, now: Nanos) {
-        self.last_request.set(now);
+        self.last_request_at.set(now);
         self.core.keep_ticking();
         if self.wants_destage_now() {
-            self.work.notify();
+            self.destage_work.notify();
         }
         self.flush_log_if_due();
     }
 
     /// Records a write. True if it continues a stream that bypasses the log.
-    fn record_stream_write(&self, at: ByteOffset, len: usize) -> bool {
-        let is_stream = self.uses_log() && self.write_streams.borrow_mut().record_write(at, len as u64);
+    fn record_stream_write(&self, at: ByteOffset, len_bytes: usize) -> bool {
+        let is_stream = self.uses_log() && self.write_streams.borrow_mut().record_write(at, len_bytes as u64);
         // A flush of the whole volume destages older blocks first.
-        is_stream && !self.state.borrow().flushing.single_flight.is_running()
+        is_stream && !self.state.borrow().backing_flush.single_flight.is_running()
     }
 }

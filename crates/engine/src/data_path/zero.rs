@@ -30,22 +30,27 @@ impl<S: Seam> WriteSource<S> for ZeroSource {
 
 impl<S: Seam> Shard<S> {
     /// Makes a range read as zeroes; returns when the policy allows the acknowledgement.
-    pub async fn zero(self: &ShardRef<S>, at: ByteOffset, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
+    pub async fn zero(
+        self: &ShardRef<S>,
+        at: ByteOffset,
+        len_bytes: u64,
+        flags: ZeroFlags,
+    ) -> Result<(), RequestError> {
         let started_at = self.seam().now();
-        self.last_request.set(started_at);
+        self.last_request_at.set(started_at);
         if flags.fast_only && !self.disk.geometry().fast_zero {
             return Err(RequestError::NotFast);
         }
         // The log makes the zeroes durable, even if an older copy of the backing replaces it later.
         let logged = flags.fua && self.uses_log();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
-        let losses = self.state.borrow().losses;
-        let end = at.plus(len);
+        let losses = self.state.borrow().backing_losses;
+        let end = at.plus(len_bytes);
         // A short last block counts as whole if the range reaches the volume's end.
         let whole_end = if end.0 == self.size_bytes.get() { end.block_at_or_after() } else { end.block() };
         let whole = at.block_at_or_after()..whole_end;
         if whole.start >= whole.end {
-            self.zero_edge(at, len, &wait).await?;
+            self.zero_edge(at, len_bytes, &wait).await?;
         } else {
             let (whole_start, whole_end) = (ByteOffset::of(whole.start), ByteOffset::of(whole.end));
             if at < whole_start {
@@ -68,7 +73,7 @@ impl<S: Seam> Shard<S> {
             }
         }
         self.record_dirty(started_at);
-        self.await_written(wait, flags.fua, losses).await?;
+        self.wait_until_written(wait, flags.fua, losses).await?;
         if flags.fua && self.flush_involves_log() {
             self.flush_log().await?;
         } else if logged {
@@ -83,10 +88,10 @@ impl<S: Seam> Shard<S> {
     async fn zero_edge(
         self: &ShardRef<S>,
         at: ByteOffset,
-        len: u64,
+        len_bytes: u64,
         wait: &Option<Rc<WriteWait>>,
     ) -> Result<(), RequestError> {
-        for span in spans(at, len as usize) {
+        for span in spans(at, len_bytes as usize) {
             self.wait_for_room(span.block.single()).await;
             loop {
                 self.reload_for_partial_write(span.block).await?;
@@ -103,14 +108,18 @@ impl<S: Seam> Shard<S> {
     /// Writes zeroes to the span in memory; false if there is no buffer now, or if the block has to be reloaded first.
     fn zero_span(&self, span: &Span, wait: &Option<Rc<WriteWait>>) -> bool {
         let now = self.seam().now();
-        self.with(|state, memory| {
-            let mode =
-                WriteMode { keep: self.keeps_writes(), acked_unwritten: wait.is_none(), is_streamed: false, now };
+        self.with_state(|state, memory| {
+            let mode = WriteMode {
+                may_stay: self.keeps_writes(),
+                has_acked_unwritten: wait.is_none(),
+                is_streamed: false,
+                now,
+            };
             if self.write_block(state, memory, span, &mut ZeroSource, mode).is_none() {
                 return false;
             }
             if let Some(wait) = wait {
-                state.waits.add(span.block, wait);
+                state.write_waits.add(span.block, wait);
             }
             true
         })
@@ -127,17 +136,17 @@ impl<S: Seam> Shard<S> {
 
     fn zero_blocks(&self, blocks: Range<BlockNo>, may_unmap: bool, wait: &Option<Rc<WriteWait>>) {
         let now = self.seam().now();
-        self.with(|state, memory| {
+        self.with_state(|state, memory| {
             state.invalidate_fills(blocks.clone(), Sectors::ALL);
             self.invalidate_flash(blocks.clone());
             state.log_tracker.record_range_change(blocks.clone(), RangeChange::Zeroed { may_unmap });
-            let mut obligation = FlushObligation { epoch: None, acked_unwritten: wait.is_none() };
+            let mut obligation = FlushObligation { epoch: None, has_acked_unwritten: wait.is_none() };
             for page in PageNo::each(&PageNo::covering(&blocks)) {
-                let Some(slots) = memory.page_slots(self.number, page) else { continue };
+                let Some(slots) = memory.page_slots(self.volume_number, page) else { continue };
                 for (index, slot) in slots.into_iter().enumerate() {
                     let is_inside = blocks.contains(&page.block(index));
                     if let Some(id) = slot.filter(|_| is_inside) {
-                        if self.sabotage(Sabotage::StaleAfterDiscard) && memory.slot(id).is_clean() {
+                        if self.has_sabotage(Sabotage::StaleAfterDiscard) && memory.slot(id).is_clean() {
                             continue;
                         }
                         // The zeroes inherit the flush obligation of the replaced content.
@@ -148,25 +157,25 @@ impl<S: Seam> Shard<S> {
             obligation = obligation.merge(state.supersede_spilled(blocks.clone()).unwrap_or_default());
             obligation = obligation.merge(state.cut_zeroes(blocks.clone()).unwrap_or_default());
             let epoch = obligation.oldest_epoch(state.epochs.current());
-            let acked_unwritten = obligation.acked_unwritten;
+            let acked_unwritten = obligation.has_acked_unwritten;
             let range = ZeroRange {
                 end: blocks.end,
                 epoch,
                 state: ZeroState::Dirty,
                 dirty_since: now,
                 may_unmap,
-                acked_unwritten,
+                has_acked_unwritten: acked_unwritten,
             };
             let start = state.add_zeroes(blocks.start, range);
             if let Some(wait) = wait {
-                state.waits.add(start, wait);
+                state.write_waits.add(start, wait);
             }
         });
     }
 
     async fn wait_for_range_room(&self) {
         if self.state.borrow().zeroes.len() >= DESTAGE_START_RANGES {
-            self.work.notify();
+            self.destage_work.notify();
         }
         self.progress.wait_for(|| (self.state.borrow().zeroes.len() < RANGES_MAX).then_some(())).await;
     }

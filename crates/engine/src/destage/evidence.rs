@@ -46,9 +46,9 @@ impl<S: Seam> Shard<S> {
         }
         let shard = Rc::clone(self);
         self.seam().spawn(async move {
-            shard.destage_evidence(&shard.destage_held).await;
-            if !shard.destage_held.get()
-                && shard.sync().await.is_durable()
+            shard.destage_evidence(&shard.is_destage_held).await;
+            if !shard.is_destage_held.get()
+                && shard.flush_backing().await.is_durable()
                 && let Some(pages) = shard.flash_tier.pages.clone()
             {
                 pages.make_records_durable().await;
@@ -59,13 +59,13 @@ impl<S: Seam> Shard<S> {
     }
 
     /// True if a recorded write with content is missing, and destage may begin. While the map of clean pages is not
-    /// read, it is unknown what the ring has.
+    /// read, the content of the ring is unknown.
     fn needs_evidence(&self) -> bool {
         let has_none = |pages: &VolumePages<S>| pages.is_loaded() && !pages.has_recorded_content();
         self.flash_tier.pages.as_ref().is_some_and(has_none)
             && self.state.borrow().log_tracker.has_changes()
-            && !self.destage_held.get()
-            && !self.stopping.get()
+            && !self.is_destage_held.get()
+            && !self.is_stopping.get()
             && !self.flash_tier.is_suspended()
     }
 
@@ -82,15 +82,15 @@ impl<S: Seam> Shard<S> {
             if is_over.get() {
                 return;
             }
-            let job = self.with(|state, memory| {
+            let job = self.with_state(|state, memory| {
                 let is_chosen = |block: BlockNo| {
-                    let slot = memory.slot(memory.find(self.number, block).expect("a dirty block has a slot"));
+                    let slot = memory.slot(memory.find(self.volume_number, block).expect("a dirty block has a slot"));
                     let has_content = slot.data.as_ref().is_some_and(|data| !data.is_zero(0, BLOCK_BYTES));
                     let is_whole = slot.present == Sectors::ALL && self.is_inside(block);
                     is_whole && has_content && self.is_writable(state, memory, block)
                 };
-                let boundary = self.run_boundary();
-                let run = state.order.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_chosen, |_| false);
+                let boundary = self.run_boundary_blocks();
+                let run = state.dirty_order.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_chosen, |_| false);
                 let run = run.ok().flatten()?;
                 from = run.end;
                 self.start_write(state, memory, run.start.single(), run.start)
@@ -102,10 +102,11 @@ impl<S: Seam> Shard<S> {
 
     /// Reloads a few spilled blocks if memory has no dirty ones: all dirty blocks are spilled after a recovery.
     async fn reload_evidence(self: &ShardRef<S>) {
-        let reload = self.with(|state, memory| {
+        let reload = self.with_state(|state, memory| {
             let is_unguarded = |block: BlockNo| state.fill_guard_for(block, Sectors::ALL).is_none();
             let count = EVIDENCE_BLOCKS as u64;
-            let run = state.log_tracker.next_spilled_run(BlockNo::ZERO, self.run_boundary(), count, is_unguarded);
+            let run =
+                state.log_tracker.next_spilled_run(BlockNo::ZERO, self.run_boundary_blocks(), count, is_unguarded);
             let run = run.filter(|_| state.not_clean_blocks() == 0)?;
             let buffers: Vec<_> = BlockNo::each(&run).map_while(|_| memory.alloc()).collect();
             Some((run.start.run(buffers.len() as u64), buffers)).filter(|(run, _)| !run.is_empty())

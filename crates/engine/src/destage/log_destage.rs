@@ -29,7 +29,7 @@ const PAUSE_AFTER_EMPTY_ROUND: Nanos = Nanos::from_millis(250);
 /// Addition to the pause after a round that found few blocks, for each record that the next round examines.
 const PAUSE_PER_RECORD: Nanos = Nanos(500);
 /// A round that finds fewer blocks is followed by a wider one, after a longer pause.
-const FEW_BLOCKS: usize = ROUND_BLOCKS_MAX / 4;
+const FEW_BLOCKS_MAX: usize = ROUND_BLOCKS_MAX / 4;
 
 /// Reason for a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,57 +45,59 @@ enum RoundReason {
 /// Result of a round that examined all records.
 struct Round {
     /// Number of blocks found.
-    found: usize,
+    found_blocks: usize,
     /// More segments are old.
-    are_more: bool,
+    has_more: bool,
 }
 
 impl<S: Seam> Shard<S> {
     /// True if the log takes the volume's dirty data and has room for it.
-    pub fn log_has_room(&self) -> bool {
+    pub fn has_log_room(&self) -> bool {
         self.has_usable_log() && self.core.log_pressure_percent() < 100
     }
 
     fn has_usable_log(&self) -> bool {
-        self.uses_log() && !self.log_destage.has_log_failed.get() && self.core.log().is_some_and(|log| log.copies() > 0)
+        self.uses_log()
+            && !self.log_destage.has_log_flush_failed.get()
+            && self.core.log().is_some_and(|log| log.copies() > 0)
     }
 
-    /// True if dirty data stays in the log for now. `not_clean`: blocks in memory that are not clean.
-    pub fn defers_destage(&self, not_clean: u64) -> bool {
-        self.log_has_room() && !self.has_memory_pressure(not_clean)
+    /// True if dirty data stays in the log for now. `not_clean_blocks`: blocks in memory that are not clean.
+    pub fn defers_destage(&self, not_clean_blocks: u64) -> bool {
+        self.has_log_room() && !self.has_memory_pressure(not_clean_blocks)
     }
 
     /// Age at which logged data is destaged.
     pub fn logged_age_max(&self) -> Nanos {
-        Nanos(self.age_max().0.saturating_mul(LOGGED_AGE_FACTOR))
+        Nanos(self.dirty_age_max().0.saturating_mul(LOGGED_AGE_FACTOR))
     }
 
     /// Starts a round if there is a reason for one and the pause since the last one has ended.
     pub fn destage_log_if_due(self: &ShardRef<S>) {
         let (destage, now) = (&self.log_destage, self.seam().now());
-        if destage.is_running.get() || now < destage.next_round.get() {
+        if destage.is_running.get() || now < destage.next_round_at.get() {
             return;
         }
-        let Some(reason) = self.round_reason(now) else {
+        let Some(reason) = self.find_round_reason(now) else {
             return destage.includes_zeroes.set(false);
         };
         destage.is_running.set(true);
         let shard = Rc::clone(self);
         self.seam().spawn(async move {
             let round = shard.run_round(reason).await;
-            shard.log_destage.due().clear();
+            shard.log_destage.due_blocks().clear();
             shard.schedule_next_round(reason, round);
             shard.log_destage.is_running.set(false);
         });
     }
 
-    fn round_reason(&self, now: Nanos) -> Option<RoundReason> {
+    fn find_round_reason(&self, now: Nanos) -> Option<RoundReason> {
         if !self.may_continue_round() || !self.state.borrow().log_tracker.holds_segments() {
             return None;
         }
         let is_old = || {
-            now >= self.log_destage.next_round_by_age.get()
-                && self.core.log_since().is_some_and(|since| now.since(since) >= self.logged_age_max())
+            now >= self.log_destage.next_round_by_age_at.get()
+                && self.core.oldest_segment_since().is_some_and(|since| now.since(since) >= self.logged_age_max())
         };
         let is_past_limit = || self.core.log().is_some_and(|log| log.has_segments_past_limit());
         if self.core.is_log_above_target() {
@@ -110,22 +112,22 @@ impl<S: Seam> Shard<S> {
     /// Sets the time of the next round. `round`: the result of the last one; `None` if it ended early.
     fn schedule_next_round(&self, reason: RoundReason, round: Option<Round>) {
         let (destage, now) = (&self.log_destage, self.seam().now());
-        let pause = match round.as_ref().map(|round| round.found) {
+        let pause = match round.as_ref().map(|round| round.found_blocks) {
             Some(0) => PAUSE_AFTER_EMPTY_ROUND,
             Some(_) | None => PAUSE_AFTER_ROUND,
         };
-        let found_few = round.as_ref().is_some_and(|round| round.found < FEW_BLOCKS);
+        let found_few = round.as_ref().is_some_and(|round| round.found_blocks < FEW_BLOCKS_MAX);
         let examined = if found_few { self.state.borrow().log_tracker.len() as u64 } else { 0 };
-        destage.next_round.set(now + pause + Nanos(PAUSE_PER_RECORD.0 * examined));
-        let found_all = round.is_some_and(|round| !round.are_more && round.found < ROUND_BLOCKS_MAX);
+        destage.next_round_at.set(now + pause + Nanos(PAUSE_PER_RECORD.0 * examined));
+        let found_all = round.is_some_and(|round| !round.has_more && round.found_blocks < ROUND_BLOCKS_MAX);
         if reason != RoundReason::AboveTarget && found_all {
             // The open segment stays old: rounds by age would destage each of its new records at once.
-            destage.next_round_by_age.set(now + Nanos(self.logged_age_max().0 / 2));
+            destage.next_round_by_age_at.set(now + Nanos(self.logged_age_max().0 / 2));
         }
     }
 
     fn may_continue_round(&self) -> bool {
-        !self.stopping.get() && !self.destage_held.get() && self.has_usable_log()
+        !self.is_stopping.get() && !self.is_destage_held.get() && self.has_usable_log()
     }
 
     /// True if memory has room for a batch, or the round ends early.
@@ -140,24 +142,24 @@ impl<S: Seam> Shard<S> {
         let choice = SegmentChoice {
             opened_by,
             includes_older_half: reason == RoundReason::AboveTarget,
-            live_max: (ROUND_BLOCKS_MAX as u64) << destage.widening.get(),
+            live_records_max: (ROUND_BLOCKS_MAX as u64) << destage.widening_log2.get(),
         };
-        let OldSegments { numbers: segments, are_more } = self.core.log()?.old_segments(&choice);
+        let OldSegments { numbers: segments, has_more: are_more } = self.core.log()?.old_segments(&choice);
         if segments.is_empty() {
-            return Some(Round { found: 0, are_more });
+            return Some(Round { found_blocks: 0, has_more: are_more });
         }
         destage.includes_zeroes.set(self.state.borrow().log_tracker.has_zeroes_in_segments(&segments));
-        self.work.notify();
-        let blocks = self.blocks_in_segments(&segments).await;
+        self.destage_work.notify();
+        let blocks = self.find_blocks_in_segments(&segments).await;
         if !self.may_continue_round() {
             return None;
         }
-        let is_wide_enough = blocks.len() >= FEW_BLOCKS;
-        destage.widening.set(if is_wide_enough { 0 } else { (destage.widening.get() + 1).min(u32::BITS) });
+        let is_wide_enough = blocks.len() >= FEW_BLOCKS_MAX;
+        destage.widening_log2.set(if is_wide_enough { 0 } else { (destage.widening_log2.get() + 1).min(u32::BITS) });
         if blocks.is_empty() && !are_more {
             self.state.borrow_mut().limit_spilled_age(opened_by);
         }
-        let batch_blocks_max = (self.last_not_clean_limit() / BATCH_MEMORY_DIVISOR).max(1) as usize;
+        let batch_blocks_max = (self.last_not_clean_limit_blocks() / BATCH_MEMORY_DIVISOR).max(1) as usize;
         for batch in blocks.chunks(BATCH_BLOCKS_MAX.min(batch_blocks_max)) {
             self.progress.wait_for(|| self.may_begin_batch().then_some(())).await;
             let batch_read = self.core.batch_reads.begin().await;
@@ -169,25 +171,25 @@ impl<S: Seam> Shard<S> {
             batch.retain(|block| self.state.borrow().log_tracker.is_newest_in_segments(*block, &segments));
             self.reload_blocks(&batch).await;
             drop(batch_read);
-            destage.due().extend(batch);
-            self.work.notify();
-            let is_selected = || destage.due().is_empty() || !self.may_continue_round();
+            destage.due_blocks().extend(batch);
+            self.destage_work.notify();
+            let is_selected = || destage.due_blocks().is_empty() || !self.may_continue_round();
             self.progress.wait_for(|| is_selected().then_some(())).await;
         }
         if !blocks.is_empty() {
             // The segments are free only when flushes of the backing cover all writes of the round. A failure is
             // counted and reported; the written blocks are then dirty again.
-            let next = self.state.borrow().next_operation();
+            let next = self.state.borrow().next_operation_id();
             let has_written = || !self.state.borrow().has_operation_before(next) || !self.may_continue_round();
             self.progress.wait_for(|| has_written().then_some(())).await;
-            self.sync().await;
+            self.flush_backing().await;
         }
-        Some(Round { found: blocks.len(), are_more })
+        Some(Round { found_blocks: blocks.len(), has_more: are_more })
     }
 
     /// The volume's blocks whose newest content is a record in these segments, in address order: at most
     /// [`ROUND_BLOCKS_MAX`].
-    async fn blocks_in_segments(&self, segments: &BTreeSet<SegmentNo>) -> Vec<BlockNo> {
+    async fn find_blocks_in_segments(&self, segments: &BTreeSet<SegmentNo>) -> Vec<BlockNo> {
         let mut found: Vec<BlockNo> = Vec::new();
         let mut from = Some(BlockNo::ZERO);
         while let Some(first) = from.filter(|_| found.len() < ROUND_BLOCKS_MAX && self.may_continue_round()) {

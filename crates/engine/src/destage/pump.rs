@@ -21,11 +21,11 @@ use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
 
 /// Longest run of one write, in blocks, unless the array has a larger stripe.
-const RUN_BLOCKS: u64 = 64;
+const RUN_BLOCKS_DEFAULT: u64 = 64;
 /// Longest run regardless of the stripe, in blocks.
 const RUN_BLOCKS_MAX: u64 = 256;
 /// Limit of spilled blocks that are being reloaded.
-const RELOAD_BLOCKS_MAX: u64 = 256;
+const RELOADING_BLOCKS_MAX: u64 = 256;
 /// Blocks examined in one step.
 pub(super) const EXAMINED_BLOCKS_MAX: usize = 4096;
 /// Time without requests after which the clients count as idle.
@@ -42,9 +42,9 @@ pub(super) enum Job<B, M> {
     /// Reloads spilled blocks into these buffers.
     Reload(Range<BlockNo>, Vec<M>),
     /// Flushes the backing, so that written blocks become clean.
-    Sync,
+    FlushBacking,
     /// Destages and flushes everything, as a client's flush does.
-    Flush,
+    FlushVolume,
     /// Lets other tasks run, then continues the search.
     Continue,
     Stop,
@@ -62,34 +62,37 @@ enum ReloadChoice<B, M> {
 #[derive(Clone, Copy)]
 struct Selection {
     /// Blocks of this epoch and older ones: a flush closed it.
-    closed: Option<Epoch>,
+    closed_epoch: Option<Epoch>,
     /// Blocks dirty since this time or longer.
-    older_than: Option<Nanos>,
+    dirty_before: Option<Nanos>,
     /// All blocks.
-    all_blocks: bool,
+    includes_all_blocks: bool,
     /// All zero-ranges.
-    all_zero_ranges: bool,
+    includes_all_zero_ranges: bool,
     /// Spilled blocks, too.
-    spilled_blocks: bool,
+    includes_spilled_blocks: bool,
 }
 
 impl Selection {
     fn selects(&self, epoch: Epoch, since: Nanos) -> bool {
-        self.all_blocks
-            || self.closed.is_some_and(|closed| epoch <= closed)
-            || self.older_than.is_some_and(|limit| since <= limit)
+        self.includes_all_blocks
+            || self.closed_epoch.is_some_and(|closed| epoch <= closed)
+            || self.dirty_before.is_some_and(|limit| since <= limit)
     }
 
     fn is_empty(&self) -> bool {
-        !self.all_blocks && !self.all_zero_ranges && self.closed.is_none() && self.older_than.is_none()
+        !self.includes_all_blocks
+            && !self.includes_all_zero_ranges
+            && self.closed_epoch.is_none()
+            && self.dirty_before.is_none()
     }
 }
 
 /// Runs the pump until the shard stops.
-pub async fn pump<S: Seam>(shard: ShardRef<S>) {
+pub async fn run_pump<S: Seam>(shard: ShardRef<S>) {
     let mut cursor = BlockNo(0);
     loop {
-        let job = shard.work.wait_for(|| shard.next_job(&mut cursor)).await;
+        let job = shard.destage_work.wait_for(|| shard.find_next_job(&mut cursor)).await;
         match job {
             Job::Stop => return,
             Job::Continue => shard.seam().yield_now().await,
@@ -112,26 +115,26 @@ pub async fn pump<S: Seam>(shard: ShardRef<S>) {
                     // A failure is counted and reported; the block pauses before the next attempt.
                     drop(shard.reload_into(blocks, buffers, ReloadReason::Destage).await);
                     shard.state.borrow_mut().reloading_blocks -= count;
-                    shard.work.notify();
+                    shard.destage_work.notify();
                     shard.progress.notify();
                 });
             }
-            Job::Sync => {
+            Job::FlushBacking => {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move {
                     // A failure is counted and reported; the written blocks are then dirty again.
-                    shard.sync().await;
-                    shard.background_backing_flush_running.set(false);
-                    shard.work.notify();
+                    shard.flush_backing().await;
+                    shard.background_flushes.is_backing_flush_running.set(false);
+                    shard.destage_work.notify();
                 });
             }
-            Job::Flush => {
+            Job::FlushVolume => {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move {
                     // A failure is counted and reported; dirty blocks stay dirty and are tried again.
                     let (Ok(()) | Err(_)) = shard.flush_all().await;
-                    shard.background_backing_flush_running.set(false);
-                    shard.work.notify();
+                    shard.background_flushes.is_backing_flush_running.set(false);
+                    shard.destage_work.notify();
                 });
             }
         }
@@ -142,75 +145,77 @@ impl<S: Seam> Shard<S> {
     /// True if a change just made is a reason to wake the pump before its next tick.
     pub fn wants_destage_now(&self) -> bool {
         let state = self.state.borrow();
-        let not_clean = state.not_clean_blocks();
-        !state.waits.is_empty()
-            || state.log_tracker.stream_bypass().has_many_waiting(self.stream_bypass_max())
-            || (self.is_under_pressure(not_clean) && !self.defers_destage(not_clean))
+        let not_clean_blocks = state.not_clean_blocks();
+        !state.write_waits.is_empty()
+            || state.log_tracker.stream_bypass().has_many_waiting(self.stream_bypass_blocks_max())
+            || (self.is_under_pressure(not_clean_blocks) && !self.defers_destage(not_clean_blocks))
     }
 
-    fn next_job(&self, cursor: &mut BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
+    fn find_next_job(&self, cursor: &mut BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
         self.detect_reconnect();
         let now = self.seam().now();
-        self.with(|state, memory| {
-            if self.stopping.get()
+        self.with_state(|state, memory| {
+            if self.is_stopping.get()
                 && state.operations.is_empty()
-                && state.filling.is_empty()
+                && state.filling_blocks.is_empty()
                 && state.reloading_blocks == 0
             {
                 return Some(Job::Stop);
             }
-            if self.destage_held.get() {
+            if self.is_destage_held.get() {
                 return None;
             }
             self.update_destage_limit(state, now);
-            if let Some(job) = self.urgent_job(state, memory, *cursor) {
+            if let Some(job) = self.find_urgent_job(state, memory, *cursor) {
                 return Some(job);
             }
-            if let Some(job) = self.due_job(state, memory, cursor, now) {
+            if let Some(job) = self.find_due_job(state, memory, cursor, now) {
                 return Some(job);
             }
-            if let Some(job) = self.stream_job(state, memory, cursor, now) {
+            if let Some(job) = self.find_stream_job(state, memory, cursor, now) {
                 return Some(job);
             }
             let selection = self.select_blocks(state, memory, now);
             let mut reload_later = false;
             if !selection.is_empty() {
-                if let Some(job) = self.zero_job(state, &selection) {
+                if let Some(job) = self.find_zero_job(state, &selection) {
                     return Some(job);
                 }
-                if let Some(job) = self.write_job(state, memory, cursor, &selection) {
+                if let Some(job) = self.find_write_job(state, memory, cursor, &selection) {
                     return Some(job);
                 }
-                match self.reload_job(state, memory, &selection) {
+                match self.find_reload_job(state, memory, &selection) {
                     ReloadChoice::Reload(job) => return Some(job),
                     ReloadChoice::Later => reload_later = true,
                     ReloadChoice::Nothing => {}
                 }
             }
-            let is_working =
-                !state.operations.is_empty() || !state.filling.is_empty() || state.reloading_blocks > 0 || reload_later;
-            if state.flushing.single_flight.is_running()
-                && state.epochs.closing() > 0
+            let is_working = !state.operations.is_empty()
+                || !state.filling_blocks.is_empty()
+                || state.reloading_blocks > 0
+                || reload_later;
+            if state.backing_flush.single_flight.is_running()
+                && state.epochs.closing_units() > 0
                 && !is_working
                 && self.may_destage(false, state.not_clean_blocks())
                 && !self.dispatch.is_full(Cause::Destage)
             {
-                state.flushing.stuck = true;
+                state.backing_flush.is_stuck = true;
                 self.progress.notify();
             }
-            self.sync_job(state, memory, now)
+            self.find_flush_job(state, memory, now)
         })
     }
 
     /// Sets destage's limit in the backing's queue, and its priority among the volumes of the datastore.
     fn update_destage_limit(&self, state: &State, now: Nanos) {
-        let is_waited_for = state.flushing.single_flight.is_running()
-            || !state.waits.is_empty()
+        let is_waited_for = state.backing_flush.single_flight.is_running()
+            || !state.write_waits.is_empty()
             || self.partial_blocks.awaited_fills.get() > 0;
         let demand = DestageDemand {
-            pressure: self.destage_pressure(state.not_clean_blocks()),
+            pressure_percent: self.destage_pressure(state.not_clean_blocks()),
             is_waited_for,
-            clients_idle: self.are_clients_idle(now),
+            are_clients_idle: self.are_clients_idle(now),
         };
         self.dispatch.set_destage_limit(now, demand);
         if self.is_destage_waited_for(state) {
@@ -225,18 +230,18 @@ impl<S: Seam> Shard<S> {
 
     /// True if clients have sent no request for a while.
     fn are_clients_idle(&self, now: Nanos) -> bool {
-        now.since(self.last_request.get()) >= IDLE_AFTER
+        now.since(self.last_request_at.get()) >= IDLE_AFTER
     }
 
     /// Determines the blocks that destage may choose now.
     fn select_blocks(&self, state: &mut State, memory: &MemoryCache<S>, now: Nanos) -> Selection {
-        let oldest = state.oldest_dirty(memory, self.number);
-        let not_clean = state.not_clean_blocks();
-        let is_flushed = state.flushing.single_flight.is_running() && state.epochs.closing() > 0;
+        let oldest = state.oldest_dirty(memory, self.volume_number);
+        let not_clean_blocks = state.not_clean_blocks();
+        let is_flushed = state.backing_flush.single_flight.is_running() && state.epochs.closing_units() > 0;
         // Logged data stays in the log (`log_destage.rs`), so only blocks in memory are selected by their age. A flush
         // reloads the blocks of the log, which needs room in memory.
-        let is_deferred = !is_flushed && self.defers_destage(not_clean);
-        let age_max = if is_deferred { self.logged_age_max() } else { self.age_max() };
+        let is_deferred = !is_flushed && self.defers_destage(not_clean_blocks);
+        let age_max = if is_deferred { self.logged_age_max() } else { self.dirty_age_max() };
         let is_aged = oldest.is_some_and(|oldest| now.since(oldest) >= age_max);
         let is_idle = self.are_clients_idle(now);
         let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);
@@ -253,32 +258,32 @@ impl<S: Seam> Shard<S> {
         } else {
             None
         };
-        let is_under_pressure = !is_deferred && self.is_under_pressure(not_clean);
-        let all_blocks = !is_paused && (must_drain || is_under_pressure || self.core.log_is_crowded());
+        let is_under_pressure = !is_deferred && self.is_under_pressure(not_clean_blocks);
+        let all_blocks = !is_paused && (must_drain || is_under_pressure || self.core.is_log_crowded());
         let has_many_ranges = self.has_many_zero_ranges(state);
         Selection {
-            closed: is_flushed.then(|| state.epochs.closed()),
-            older_than,
-            all_blocks,
-            all_zero_ranges: !is_paused && has_many_ranges,
+            closed_epoch: is_flushed.then(|| state.epochs.closed()),
+            dirty_before: older_than,
+            includes_all_blocks: all_blocks,
+            includes_all_zero_ranges: !is_paused && has_many_ranges,
             // Blocks leave memory for a log with room, so pressure on memory selects none of them.
-            spilled_blocks: is_flushed
-                || ((all_blocks || older_than.is_some()) && (is_idle || must_drain || !self.log_has_room())),
+            includes_spilled_blocks: is_flushed
+                || ((all_blocks || older_than.is_some()) && (is_idle || must_drain || !self.has_log_room())),
         }
     }
 
     /// A job that a request waits for.
-    fn urgent_job(
+    fn find_urgent_job(
         &self,
         state: &mut State,
         memory: &mut MemoryCache<S>,
         cursor: BlockNo,
     ) -> Option<Job<S::Block, S::BlockMut>> {
-        if state.waits.is_empty() {
+        if state.write_waits.is_empty() {
             return None;
         }
         let mut urgent = None;
-        for block in state.waits.blocks_from(cursor).take(EXAMINED_BLOCKS_MAX) {
+        for block in state.write_waits.blocks_from(cursor).take(EXAMINED_BLOCKS_MAX) {
             if state.is_busy(&block.single()) {
                 continue;
             }
@@ -287,7 +292,7 @@ impl<S: Seam> Shard<S> {
                     urgent = Some((start, true));
                     break;
                 }
-            } else if state.order.contains(block) && self.is_writable(state, memory, block) {
+            } else if state.dirty_order.contains(block) && self.is_writable(state, memory, block) {
                 urgent = Some((block, false));
                 break;
             }
@@ -296,20 +301,21 @@ impl<S: Seam> Shard<S> {
         if is_zero_range {
             return self.start_zero(state, block);
         }
-        let boundary = self.run_boundary();
-        let run = state.order.next_run(block, boundary, 1, |_| true, |next| self.is_writable(state, memory, next));
+        let boundary = self.run_boundary_blocks();
+        let run =
+            state.dirty_order.next_run(block, boundary, 1, |_| true, |next| self.is_writable(state, memory, next));
         self.start_write(state, memory, run.ok().flatten().expect("the block is dirty"), block)
     }
 
     /// A job for a block that destage from the log has chosen.
-    fn due_job(
+    fn find_due_job(
         &self,
         state: &mut State,
         memory: &mut MemoryCache<S>,
         cursor: &mut BlockNo,
         now: Nanos,
     ) -> Option<Job<S::Block, S::BlockMut>> {
-        let mut due = self.log_destage.due();
+        let mut due = self.log_destage.due_blocks();
         if due.is_empty()
             || self.retry.is_paused(now)
             || self.dispatch.is_full(Cause::Destage)
@@ -325,7 +331,7 @@ impl<S: Seam> Shard<S> {
             };
             due.remove(&block);
             // A block that cannot be written now is found again in the next round.
-            if !state.order.contains(block) || !self.is_writable(state, memory, block) {
+            if !state.dirty_order.contains(block) || !self.is_writable(state, memory, block) {
                 continue;
             }
             return self.start_background_run(state, memory, cursor, block);
@@ -341,7 +347,7 @@ impl<S: Seam> Shard<S> {
         block: BlockNo,
     ) -> Option<Job<S::Block, S::BlockMut>> {
         let joins = |next| self.is_writable(state, memory, next);
-        let run = state.order.next_run(block, self.run_boundary(), 1, |_| true, joins);
+        let run = state.dirty_order.next_run(block, self.run_boundary_blocks(), 1, |_| true, joins);
         let run = run.ok().flatten().expect("the block is dirty");
         *cursor = run.end;
         self.record_run(true, BlockNo::count(&run));
@@ -349,7 +355,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// A job for a block of a stream that bypasses the log.
-    fn stream_job(
+    fn find_stream_job(
         &self,
         state: &mut State,
         memory: &mut MemoryCache<S>,
@@ -357,8 +363,8 @@ impl<S: Seam> Shard<S> {
         now: Nanos,
     ) -> Option<Job<S::Block, S::BlockMut>> {
         let bypass = state.log_tracker.stream_bypass();
-        if !bypass.is_due(now, self.stream_bypass_max())
-            || state.flushing.single_flight.is_running()
+        if !bypass.is_due(now, self.stream_bypass_blocks_max())
+            || state.backing_flush.single_flight.is_running()
             || self.has_many_zero_ranges(state)
             || self.core.log_pressure_percent() == 100
             || self.retry.is_paused(now)
@@ -368,18 +374,20 @@ impl<S: Seam> Shard<S> {
             return None;
         }
         let waiting = bypass.waiting_from(*cursor).take(EXAMINED_BLOCKS_MAX);
-        let is_ready = |block: &BlockNo| state.order.contains(*block) && self.is_writable(state, memory, *block);
+        let is_ready = |block: &BlockNo| state.dirty_order.contains(*block) && self.is_writable(state, memory, *block);
         let first = waiting.copied().find(is_ready)?;
         self.start_background_run(state, memory, cursor, first)
     }
 
-    fn zero_job(&self, state: &mut State, selection: &Selection) -> Option<Job<S::Block, S::BlockMut>> {
+    fn find_zero_job(&self, state: &mut State, selection: &Selection) -> Option<Job<S::Block, S::BlockMut>> {
         let start = state.zeroes.iter().find_map(|(start, range)| {
             let is_selected = range.state == ZeroState::Dirty
-                && (selection.all_zero_ranges || selection.selects(range.epoch, range.dirty_since))
-                && (selection.closed.is_some() || !self.waits_for_zero_record(state, start, range));
-            (is_selected && !state.failed.is_paused(start, || self.seam().now()) && !state.is_busy(&(start..range.end)))
-                .then_some(start)
+                && (selection.includes_all_zero_ranges || selection.selects(range.epoch, range.dirty_since))
+                && (selection.closed_epoch.is_some() || !self.waits_for_zero_record(state, start, range));
+            (is_selected
+                && !state.failures.is_paused(start, || self.seam().now())
+                && !state.is_busy(&(start..range.end)))
+            .then_some(start)
         })?;
         self.start_zero(state, start)
     }
@@ -388,14 +396,14 @@ impl<S: Seam> Shard<S> {
     /// could not release their space. A flush of the log in the background appends the record of the range.
     fn waits_for_zero_record(&self, state: &State, start: BlockNo, range: &ZeroRange) -> bool {
         let releases_space = range.may_unmap && self.disk.allocates_at_first_write();
-        let waits = releases_space && self.log_has_room() && state.log_tracker.may_recover_data(&(start..range.end));
+        let waits = releases_space && self.has_log_room() && state.log_tracker.may_recover_data(&(start..range.end));
         if waits {
-            self.log_destage.zero_range_waits.set(true);
+            self.log_destage.is_zero_range_waiting.set(true);
         }
         waits
     }
 
-    fn write_job(
+    fn find_write_job(
         &self,
         state: &mut State,
         memory: &mut MemoryCache<S>,
@@ -405,26 +413,26 @@ impl<S: Seam> Shard<S> {
         if self.dispatch.is_full(Cause::Destage) {
             return None;
         }
-        let is_background = selection.closed.is_none();
+        let is_background = selection.closed_epoch.is_none();
         if !self.may_destage(is_background, state.not_clean_blocks()) {
             return None;
         }
         // Without blocks that are old enough, no search is needed.
-        let oldest = state.oldest_in_memory(memory, self.number);
-        let is_aged = selection.older_than.is_some_and(|limit| oldest.is_some_and(|oldest| oldest <= limit));
-        let is_due = selection.closed.is_some() && state.has_closed_dirty_blocks();
-        if !(selection.all_blocks || is_aged || is_due) {
+        let oldest = state.oldest_dirty_in_memory(memory, self.volume_number);
+        let is_aged = selection.dirty_before.is_some_and(|limit| oldest.is_some_and(|oldest| oldest <= limit));
+        let is_due = selection.closed_epoch.is_some() && state.has_closed_dirty_blocks();
+        if !(selection.includes_all_blocks || is_aged || is_due) {
             return None;
         }
-        let boundary = self.run_boundary();
+        let boundary = self.run_boundary_blocks();
         for from in [*cursor, BlockNo(0)] {
             let is_eligible = |block: BlockNo| {
-                let id = memory.find(self.number, block).expect("a dirty block has a slot");
+                let id = memory.find(self.volume_number, block).expect("a dirty block has a slot");
                 let slot = memory.slot(id);
-                let is_selected = slot.dirty.is_some_and(|epoch| selection.selects(epoch, slot.dirty_since));
+                let is_selected = slot.dirty_epoch.is_some_and(|epoch| selection.selects(epoch, slot.dirty_since));
                 is_selected && self.is_writable(state, memory, block)
             };
-            match state.order.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_eligible, |next| {
+            match state.dirty_order.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_eligible, |next| {
                 self.is_writable(state, memory, next)
             }) {
                 Ok(Some(run)) => {
@@ -444,32 +452,33 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Reloads spilled blocks in address order, slightly ahead of their writes.
-    fn reload_job(
+    fn find_reload_job(
         &self,
         state: &mut State,
         memory: &mut MemoryCache<S>,
         selection: &Selection,
     ) -> ReloadChoice<S::Block, S::BlockMut> {
-        if !selection.spilled_blocks
+        if !selection.includes_spilled_blocks
             || state.log_tracker.spilled_blocks() == 0
             || self.core.log().is_none_or(|log| log.copies() == 0)
         {
             return ReloadChoice::Nothing;
         }
-        if !self.may_destage(selection.closed.is_none(), state.not_clean_blocks()) {
+        if !self.may_destage(selection.closed_epoch.is_none(), state.not_clean_blocks()) {
             return ReloadChoice::Later;
         }
         // If memory is full, the next run is reloaded once the previous one is in flight.
-        let last_run_is_sent = || BlockNo::each(&state.last_reload).all(|block| !state.order.contains(block));
+        let last_run_is_sent = || BlockNo::each(&state.last_reload).all(|block| !state.dirty_order.contains(block));
         let has_room = self.has_room_to_reload(state) || (state.reloading_blocks == 0 && last_run_is_sent());
-        if !has_room || state.reloading_blocks >= RELOAD_BLOCKS_MAX {
+        if !has_room || state.reloading_blocks >= RELOADING_BLOCKS_MAX {
             let is_working = state.reloading_blocks > 0 || !state.operations.is_empty();
             return if is_working { ReloadChoice::Later } else { ReloadChoice::Nothing };
         }
-        let boundary = self.run_boundary();
-        let count = (self.last_not_clean_limit() / 4).clamp(1, boundary);
+        let boundary = self.run_boundary_blocks();
+        let count = (self.last_not_clean_limit_blocks() / 4).clamp(1, boundary);
         let is_eligible = |block: BlockNo| {
-            !state.failed.is_paused(block, || self.seam().now()) && state.fill_guard_for(block, Sectors::ALL).is_none()
+            !state.failures.is_paused(block, || self.seam().now())
+                && state.fill_guard_for(block, Sectors::ALL).is_none()
         };
         let run = [state.last_reload.end, BlockNo::ZERO]
             .into_iter()
@@ -490,10 +499,10 @@ impl<S: Seam> Shard<S> {
 
     /// True if a dirty block may be written now, or filled for its write.
     pub(super) fn is_writable(&self, state: &State, memory: &MemoryCache<S>, block: BlockNo) -> bool {
-        if state.is_busy(&(block.single())) || state.failed.is_paused(block, || self.seam().now()) {
+        if state.is_busy(&(block.single())) || state.failures.is_paused(block, || self.seam().now()) {
             return false;
         }
-        let id = memory.find(self.number, block).expect("a dirty block has a slot");
+        let id = memory.find(self.volume_number, block).expect("a dirty block has a slot");
         let is_whole = memory.slot(id).present == Sectors::ALL;
         is_whole || self.accepts_sectors() || self.may_fill(state, block)
     }
@@ -501,7 +510,7 @@ impl<S: Seam> Shard<S> {
     /// True if a partial block may be filled now. The number of such fills, and of their buffers, is limited to
     /// destage's limit in the backing's queue.
     fn may_fill(&self, state: &State, block: BlockNo) -> bool {
-        !state.filling.contains(&block) && state.filling.len() < self.dispatch.limit_of(Cause::Destage)
+        !state.filling_blocks.contains(&block) && state.filling_blocks.len() < self.dispatch.limit_of(Cause::Destage)
     }
 
     /// True if the backing accepts single sectors.
@@ -509,12 +518,12 @@ impl<S: Seam> Shard<S> {
         self.disk.geometry().logical_block as usize <= seam::SECTOR_BYTES
     }
 
-    pub(super) fn run_boundary(&self) -> u64 {
+    pub(super) fn run_boundary_blocks(&self) -> u64 {
         let stripe = u64::from(self.disk.geometry().stripe_bytes) / BLOCK_BYTES as u64;
         match stripe {
-            0 => RUN_BLOCKS,
+            0 => RUN_BLOCKS_DEFAULT,
             // A whole number of small stripes: they cost no more than one, and none is written in part.
-            1..=RUN_BLOCKS => RUN_BLOCKS / stripe * stripe,
+            1..=RUN_BLOCKS_DEFAULT => RUN_BLOCKS_DEFAULT / stripe * stripe,
             _ => stripe.min(RUN_BLOCKS_MAX),
         }
     }
@@ -527,8 +536,8 @@ impl<S: Seam> Shard<S> {
         let range = state.zeroes.get_mut(start).expect("the chosen range exists");
         range.state = ZeroState::InFlight(operation);
         let may_unmap = range.may_unmap;
-        let waits = state.waits.take_waits(blocks.clone());
-        Some(Job::Zero(ZeroJob { operation, blocks, may_unmap, waits }, permit))
+        let waits = state.write_waits.take_waits(blocks.clone());
+        Some(Job::Zero(ZeroJob { operation_id: operation, blocks, may_unmap, waits }, permit))
     }
 
     /// Starts a write of the blocks of `run` around `anchor` whose sectors in memory follow each other without a gap.
@@ -541,11 +550,11 @@ impl<S: Seam> Shard<S> {
         anchor: BlockNo,
     ) -> Option<Job<S::Block, S::BlockMut>> {
         let present = |memory: &MemoryCache<S>, block: BlockNo| {
-            memory.slot(memory.find(self.number, block).expect("a dirty block has a slot")).present
+            memory.slot(memory.find(self.volume_number, block).expect("a dirty block has a slot")).present
         };
         let accepts_sectors = self.accepts_sectors();
         if present(memory, anchor) != Sectors::ALL && !accepts_sectors {
-            state.filling.insert(anchor);
+            state.filling_blocks.insert(anchor);
             return Some(Job::Fill(anchor));
         }
         let continues = |block: BlockNo| {
@@ -564,52 +573,59 @@ impl<S: Seam> Shard<S> {
         let operation = state.begin_operation(run.clone());
         let mut block_writes = Vec::with_capacity(BlockNo::count(&run) as usize);
         for block in BlockNo::each(&run) {
-            let id = memory.find(self.number, block).expect("a dirty block has a slot");
+            let id = memory.find(self.volume_number, block).expect("a dirty block has a slot");
             let sent = state.mark_sent(memory, id);
             let slot = memory.slot(id);
             let data = slot.data.clone().expect("a slot in use has content");
             block_writes.push(BlockWrite { sent, data, present: slot.present });
         }
-        let waits = BlockNo::each(&run).map(|block| state.waits.take_waits(block.single())).collect();
-        Some(Job::Write(WriteJob { operation, first: run.start, block_writes, waits }, permit))
+        let waits = BlockNo::each(&run).map(|block| state.write_waits.take_waits(block.single())).collect();
+        Some(Job::Write(WriteJob { operation_id: operation, first_block: run.start, block_writes, waits }, permit))
     }
 
     /// A flush of the backing without a client's request, so that written blocks become clean and do not grow old.
-    fn sync_job(&self, state: &mut State, memory: &MemoryCache<S>, now: Nanos) -> Option<Job<S::Block, S::BlockMut>> {
-        if self.background_backing_flush_running.get() {
+    fn find_flush_job(
+        &self,
+        state: &mut State,
+        memory: &MemoryCache<S>,
+        now: Nanos,
+    ) -> Option<Job<S::Block, S::BlockMut>> {
+        if self.background_flushes.is_backing_flush_running.get() {
             return None;
         }
         if self.policy.get() == WritePolicy::WriteBackVolatile
-            && !state.flushing.single_flight.is_running()
+            && !state.backing_flush.single_flight.is_running()
             && !self.retry.is_paused(now)
         {
-            let is_aged =
-                state.oldest_dirty(memory, self.number).is_some_and(|oldest| now.since(oldest) >= self.age_max());
-            let unflushed = state.unflushed() > 0 && now.since(self.last_sync.get()) >= self.age_max();
+            let is_aged = state
+                .oldest_dirty(memory, self.volume_number)
+                .is_some_and(|oldest| now.since(oldest) >= self.dirty_age_max());
+            let unflushed = state.unflushed_completions() > 0
+                && now.since(self.background_flushes.last_backing_flush_at.get()) >= self.dirty_age_max();
             if is_aged || unflushed {
-                self.last_sync.set(now);
-                self.background_backing_flush_running.set(true);
-                return Some(Job::Flush);
+                self.background_flushes.last_backing_flush_at.set(now);
+                self.background_flushes.is_backing_flush_running.set(true);
+                return Some(Job::FlushVolume);
             }
         }
-        if state.flushing.syncing || state.unflushed() == 0 || self.retry.is_paused(now) {
+        if state.backing_flush.is_running || state.unflushed_completions() == 0 || self.retry.is_paused(now) {
             return None;
         }
         // Near the limit a smaller part of the limit triggers a flush, so that writers get room in small steps.
         let divisor = if self.pressure_percent(state.not_clean_blocks()) >= 70 { 16 } else { 4 };
-        let are_many = state.unflushed() * divisor >= self.last_not_clean_limit().max(divisor)
+        let are_many = state.unflushed_completions() * divisor >= self.last_not_clean_limit_blocks().max(divisor)
             || state.written_ranges() * divisor >= DESTAGE_START_RANGES as u64;
-        let bypass_max = self.stream_bypass_max();
-        let are_many_streamed =
-            state.unflushed() as usize > bypass_max / 2 && state.log_tracker.stream_bypass().has_many_sent(bypass_max);
-        let is_overdue = now.since(self.last_sync.get()) >= self.age_max();
-        let is_idle = state.order.len() == 0 && state.operations.is_empty() && self.are_clients_idle(now);
+        let bypass_max = self.stream_bypass_blocks_max();
+        let are_many_streamed = state.unflushed_completions() as usize > bypass_max / 2
+            && state.log_tracker.stream_bypass().has_many_sent(bypass_max);
+        let is_overdue = now.since(self.background_flushes.last_backing_flush_at.get()) >= self.dirty_age_max();
+        let is_idle = state.dirty_order.len() == 0 && state.operations.is_empty() && self.are_clients_idle(now);
         // A flush of the backing retires records of the log.
-        let is_crowded = self.core.log_is_crowded() && state.operations.is_empty();
+        let is_crowded = self.core.is_log_crowded() && state.operations.is_empty();
         if are_many || are_many_streamed || is_overdue || is_idle || is_crowded {
-            self.last_sync.set(now);
-            self.background_backing_flush_running.set(true);
-            return Some(Job::Sync);
+            self.background_flushes.last_backing_flush_at.set(now);
+            self.background_flushes.is_backing_flush_running.set(true);
+            return Some(Job::FlushBacking);
         }
         None
     }

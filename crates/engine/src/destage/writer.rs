@@ -32,27 +32,27 @@ pub struct BlockWrite<B> {
 /// Adjacent blocks whose sectors follow each other without a gap, to write in one request, or one block.
 pub struct WriteJob<B> {
     /// Number of the operation.
-    pub operation: u64,
+    pub operation_id: u64,
     /// First block.
-    pub first: BlockNo,
+    pub first_block: BlockNo,
     /// The blocks, in order.
     pub block_writes: Vec<BlockWrite<B>>,
     /// Requests waiting for each block.
     pub waits: Vec<Vec<Rc<WriteWait>>>,
 }
 
-/// Adjacent sectors of a block: bytes from `start` on.
+/// Adjacent sectors of a block: bytes from `offset_in_block` on.
 struct SectorRun<'a, B> {
     block: BlockNo,
     data: &'a B,
-    start: usize,
-    len: usize,
+    offset_in_block: usize,
+    len_bytes: usize,
 }
 
 /// A zero-range to write.
 pub struct ZeroJob {
     /// Number of the operation.
-    pub operation: u64,
+    pub operation_id: u64,
     /// The blocks.
     pub blocks: Range<BlockNo>,
     /// True if the backing may release the space.
@@ -72,16 +72,16 @@ impl<S: Seam> Shard<S> {
 
     /// Writes a run. If it fails as a whole, each block is tried alone, so that a bad sector fails only its own block.
     pub async fn write_run(self: &ShardRef<S>, job: WriteJob<S::Block>, permit: Permit) {
-        let write_intent = self.begin_write(job.first.run(job.block_writes.len() as u64)).await;
+        let write_intent = self.begin_write(job.first_block.run(job.block_writes.len() as u64)).await;
         let connection_epoch = self.disk.connection_epoch();
         let priority = self.priority_of_write(job.waits.iter().any(|waits| !waits.is_empty()));
-        let mut results = vec![self.write_to_backing(job.first, &job.block_writes, priority).await; 1];
+        let mut results = vec![self.write_to_backing(job.first_block, &job.block_writes, priority).await; 1];
         let has_failed = results[0].is_err();
         if job.block_writes.len() > 1 && results[0].as_ref().is_err_and(|error| !is_backing_gone(error)) {
             results.clear();
             for (index, block_write) in job.block_writes.iter().enumerate() {
                 let block_write = std::slice::from_ref(block_write);
-                results.push(self.write_to_backing(job.first.plus(index as u64), block_write, priority).await);
+                results.push(self.write_to_backing(job.first_block.plus(index as u64), block_write, priority).await);
             }
         } else {
             results.resize(job.block_writes.len(), results[0].clone());
@@ -98,15 +98,15 @@ impl<S: Seam> Shard<S> {
         }
         self.finish_write(job, &results, self.disk.connection_epoch() != connection_epoch);
         self.end_write(write_intent, results.iter().all(Result::is_ok));
-        self.work.notify();
+        self.destage_work.notify();
         self.progress.notify();
     }
 
-    /// Counts a run that failed as a whole; `results` are those of its blocks, tried alone.
+    /// Counts a run that failed as a whole; `results` has the result of each block, tried alone.
     fn count_failed_run(&self, job: &WriteJob<S::Block>, results: &[Result<(), DiskError>]) {
         let is_retry = {
             let state = self.state.borrow();
-            let has_failed_before = |block_write: &BlockWrite<_>| state.failed.contains(block_write.sent.block);
+            let has_failed_before = |block_write: &BlockWrite<_>| state.failures.contains(block_write.sent.block);
             let mut failed = job.block_writes.iter().zip(results).filter(|(_, result)| result.is_err()).peekable();
             match failed.peek() {
                 Some(_) => failed.all(|(block_write, _)| has_failed_before(block_write)),
@@ -116,11 +116,11 @@ impl<S: Seam> Shard<S> {
         self.count_backing_error(job.waits.iter().any(|waits| !waits.is_empty()), is_retry);
     }
 
-    fn finish_write(&self, job: WriteJob<S::Block>, results: &[Result<(), DiskError>], lost: bool) {
+    fn finish_write(&self, job: WriteJob<S::Block>, results: &[Result<(), DiskError>], is_lost: bool) {
         let now = self.seam().now();
         let deferred = self.policy.get().defers_writes();
-        self.with(|state, memory| {
-            state.end_operation(job.operation);
+        self.with_state(|state, memory| {
+            state.end_operation(job.operation_id);
             for ((block_write, result), waits) in job.block_writes.iter().zip(results).zip(job.waits) {
                 let block = block_write.sent.block;
                 match result {
@@ -128,7 +128,10 @@ impl<S: Seam> Shard<S> {
                     // No acknowledgement covers this content: its writers get the error, and the backing's content is
                     // valid again.
                     Err(_)
-                        if !lost && !deferred && !waits.is_empty() && state.may_abandon(memory, &block_write.sent) =>
+                        if !is_lost
+                            && !deferred
+                            && !waits.is_empty()
+                            && state.may_abandon(memory, &block_write.sent) =>
                     {
                         state.invalidate_fills(block.single(), Sectors::ALL);
                         self.invalidate_flash(block.single());
@@ -136,13 +139,13 @@ impl<S: Seam> Shard<S> {
                     }
                     Err(_) => {
                         state.fail_write(memory, &block_write.sent, now);
-                        if lost {
-                            state.failed.remove(block);
+                        if is_lost {
+                            state.failures.remove(block);
                         }
                     }
                 }
-                match (result, lost) {
-                    (Err(_), true) => state.waits.put(block, waits),
+                match (result, is_lost) {
+                    (Err(_), true) => state.write_waits.put(block, waits),
                     _ => waits.iter().for_each(|wait| wait.finish_one(result.as_ref())),
                 }
             }
@@ -150,7 +153,7 @@ impl<S: Seam> Shard<S> {
         let completed = results.iter().filter(|result| result.is_ok()).count() as u64;
         self.throttle.record_progress(completed);
         match results.iter().find_map(|result| result.as_ref().err()) {
-            Some(error) if !lost => {
+            Some(error) if !is_lost => {
                 *self.counters.last_error.borrow_mut() = Some(error.clone());
                 match completed {
                     0 => self.retry.record_failure(error, now),
@@ -162,7 +165,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Writes the valid sectors of blocks in one request, or those of a single block run by run.
+    /// Writes the valid sectors of several blocks in one request, or of a single block run by run.
     async fn write_to_backing(
         &self,
         first: BlockNo,
@@ -171,7 +174,7 @@ impl<S: Seam> Shard<S> {
     ) -> Result<(), DiskError> {
         let runs = first.onward().zip(block_writes).flat_map(|(block, write)| {
             let runs = write.present.runs();
-            runs.map(move |(start, len)| SectorRun { block, data: &write.data, start, len })
+            runs.map(move |(start, len)| SectorRun { block, data: &write.data, offset_in_block: start, len_bytes: len })
         });
         let runs: Vec<_> = runs.collect();
         if block_writes.len() > 1 {
@@ -189,13 +192,16 @@ impl<S: Seam> Shard<S> {
     async fn write_sectors(&self, runs: &[SectorRun<'_, S::Block>], priority: Priority) -> Result<(), DiskError> {
         let Some(first) = runs.first() else { return Ok(()) };
         let piece_of = |run: &SectorRun<'_, S::Block>| {
-            let len = run.len.min(self.bytes_inside(run.block).saturating_sub(run.start));
-            (len > 0).then(|| Piece::new(run.data.clone(), run.start, len))
+            let len = run.len_bytes.min(self.bytes_inside(run.block).saturating_sub(run.offset_in_block));
+            (len > 0).then(|| Piece::new(run.data.clone(), run.offset_in_block, len))
         };
         let pieces: Vec<_> = runs.iter().filter_map(piece_of).collect();
         match pieces.is_empty() {
             true => Ok(()),
-            false => self.write_pieces(ByteOffset::of(first.block).plus(first.start as u64), pieces, priority).await,
+            false => {
+                self.write_pieces(ByteOffset::of(first.block).plus(first.offset_in_block as u64), pieces, priority)
+                    .await
+            }
         }
     }
 
@@ -234,7 +240,7 @@ impl<S: Seam> Shard<S> {
             self.end_write(write_intent, result.is_ok());
         }
         if result.is_err() {
-            let is_retry = self.state.borrow().failed.contains(job.blocks.start);
+            let is_retry = self.state.borrow().failures.contains(job.blocks.start);
             self.count_backing_error(!job.waits.is_empty(), is_retry);
         }
         drop(permit);
@@ -245,21 +251,21 @@ impl<S: Seam> Shard<S> {
         }
         let now = self.seam().now();
         let deferred = self.policy.get().defers_writes();
-        self.with(|state, _| {
-            state.end_operation(job.operation);
+        self.with_state(|state, _| {
+            state.end_operation(job.operation_id);
             if lost {
-                state.await_zeroes(job.operation, job.blocks.clone(), &job.waits);
+                state.await_zeroes(job.operation_id, job.blocks.clone(), &job.waits);
             }
             match &result {
-                Ok(()) => state.complete_zeroes(job.operation, job.blocks.clone()),
+                Ok(()) => state.complete_zeroes(job.operation_id, job.blocks.clone()),
                 Err(_) if !lost && !deferred && !job.waits.is_empty() => {
                     state.invalidate_fills(job.blocks.clone(), Sectors::ALL);
-                    state.abandon_zeroes(job.operation, job.blocks.clone(), now);
+                    state.abandon_zeroes(job.operation_id, job.blocks.clone(), now);
                 }
                 Err(_) => {
-                    state.fail_zeroes(job.operation, job.blocks.clone(), now);
+                    state.fail_zeroes(job.operation_id, job.blocks.clone(), now);
                     if lost {
-                        state.failed.remove_all(job.blocks.clone());
+                        state.failures.remove_all(job.blocks.clone());
                     }
                 }
             }
@@ -276,7 +282,7 @@ impl<S: Seam> Shard<S> {
             Err(_) => {}
         }
         self.throttle.record_progress(1);
-        self.work.notify();
+        self.destage_work.notify();
         self.progress.notify();
     }
 
@@ -293,7 +299,7 @@ impl<S: Seam> Shard<S> {
         // covers them.
         let io_slot = self.acquire_io_slot(true, at, BLOCK_BYTES as u64, priority).await;
         let began = self.seam().now();
-        let may_unmap = job.may_unmap && !self.needs_space(job.operation, &blocks);
+        let may_unmap = job.may_unmap && !self.needs_space(job.operation_id, &blocks);
         let result = self.disk.zero(at.0, bytes, may_unmap).await;
         drop(io_slot);
         self.counters.count_backing_request(Op::Zero, Cause::Destage, bytes, self.seam().now().since(began));
@@ -305,10 +311,10 @@ impl<S: Seam> Shard<S> {
 
     /// True if blocks of a range that an operation zeroes may still need their space: a write was acknowledged since
     /// the range was selected, or a recovery would find older data of them in the log.
-    fn needs_space(&self, operation: u64, blocks: &Range<BlockNo>) -> bool {
+    fn needs_space(&self, operation_id: u64, blocks: &Range<BlockNo>) -> bool {
         let state = self.state.borrow();
-        let may_need_it = !state.is_zeroed_by(operation, blocks) || state.log_tracker.may_recover_data(blocks);
-        self.disk.allocates_at_first_write() && may_need_it && !self.sabotage(Sabotage::UnmapOverWrite)
+        let may_need_it = !state.is_zeroed_by(operation_id, blocks) || state.log_tracker.may_recover_data(blocks);
+        self.disk.allocates_at_first_write() && may_need_it && !self.has_sabotage(Sabotage::UnmapOverWrite)
     }
 
     async fn write_zeroes(&self, blocks: Range<BlockNo>, priority: Priority) -> Result<(), DiskError> {
@@ -331,14 +337,14 @@ impl<S: Seam> Shard<S> {
         let result = self.fill(block.single(), None, Cause::Destage).await.map(drop);
         let now = self.seam().now();
         if result.is_err() {
-            let is_retry = self.state.borrow().failed.contains(block);
+            let is_retry = self.state.borrow().failures.contains(block);
             self.count_backing_error(false, is_retry);
         }
-        self.with(|state, _| {
-            state.filling.remove(&block);
+        self.with_state(|state, _| {
+            state.filling_blocks.remove(&block);
             if let Err(error) = &result {
-                state.failed.add(block, now);
-                let waits = state.waits.take_waits(block.single());
+                state.failures.add(block, now);
+                let waits = state.write_waits.take_waits(block.single());
                 waits.iter().for_each(|wait| wait.finish_one(Err(error)));
             }
         });
@@ -346,7 +352,7 @@ impl<S: Seam> Shard<S> {
             self.retry.record_failure(&error, now);
             *self.counters.last_error.borrow_mut() = Some(error);
         }
-        self.work.notify();
+        self.destage_work.notify();
         self.progress.notify();
     }
 }

@@ -16,14 +16,14 @@ pub struct FlashRead<S: Seam> {
     /// A buffer for each block without content.
     pub buffers: Vec<Option<S::BlockMut>>,
     /// Number of blocks on flash that could not be read.
-    pub unreadable: usize,
+    pub unreadable_blocks: usize,
     /// Time spent waiting for I/O slots.
-    pub waited: Nanos,
+    pub slot_wait: Nanos,
 }
 
 impl<S: Seam> FlashRead<S> {
     /// Runs of blocks without content, as indexes into the range.
-    pub fn missing(&self) -> Vec<Range<usize>> {
+    pub fn missing_runs(&self) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for index in (0..self.content.len()).filter(|index| self.content[*index].is_none()) {
             match runs.last_mut() {
@@ -56,7 +56,7 @@ impl<S: Seam> FlashRead<S> {
                     read_blocks += 1;
                 }
                 Err(unread) => {
-                    self.unreadable += usize::from(matches!(unread, PageReadError::Bad(_)));
+                    self.unreadable_blocks += usize::from(matches!(unread, PageReadError::Bad(_)));
                     self.buffers[index] = Some(unread.into_buffer());
                 }
             }
@@ -77,8 +77,8 @@ impl<S: Seam> Shard<S> {
         let mut read_result = FlashRead {
             content: buffers.iter().map(|_| None).collect(),
             buffers: buffers.into_iter().map(Some).collect(),
-            unreadable: 0,
-            waited: Nanos::ZERO,
+            unreadable_blocks: 0,
+            slot_wait: Nanos::ZERO,
         };
         let pages = self.readable_pages().cloned();
         let is_in_page = |block: BlockNo| {
@@ -98,7 +98,7 @@ impl<S: Seam> Shard<S> {
             let Some(pages) = &pages else { break };
             let (page, from) = page_and_index(run[0]);
             let io_slot = self.acquire_flash_slot((run.len() * BLOCK_BYTES) as u64, priority).await;
-            read_result.waited += io_slot.waited;
+            read_result.slot_wait += io_slot.slot_wait;
             let buffers = read_result.take_buffers(&blocks, run);
             let read = pages.read(page, from..from + run.len() as u32, buffers).await;
             drop(io_slot);
@@ -107,7 +107,7 @@ impl<S: Seam> Shard<S> {
         read_blocks += self.read_kept(&blocks, &in_log, &mut read_result, priority).await;
         let counters = &self.flash_tier.counters;
         counters.add(&counters.read_blocks, read_blocks);
-        counters.add(&counters.bad_blocks, read_result.unreadable as u64);
+        counters.add(&counters.bad_blocks, read_result.unreadable_blocks as u64);
         read_result
     }
 
@@ -123,7 +123,7 @@ impl<S: Seam> Shard<S> {
         let (blocks, positions): (Vec<BlockNo>, Vec<Position>) = kept.unzip();
         let Some(store) = self.core.log().filter(|_| !blocks.is_empty()) else { return 0 };
         let io_slot = self.acquire_flash_slot((blocks.len() * BLOCK_BYTES) as u64, priority).await;
-        read_result.waited += io_slot.waited;
+        read_result.slot_wait += io_slot.slot_wait;
         let buffers = read_result.take_buffers(range, &blocks);
         let addresses = blocks.iter().map(|block| BlockAddress { volume_id: self.volume_id, block: *block });
         let requests = addresses.zip(&positions).zip(buffers);

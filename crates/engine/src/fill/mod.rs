@@ -21,28 +21,28 @@ use crate::spec::Sabotage;
 /// Result of a fill: the content, and its guard with the sectors changed meanwhile.
 pub struct FillResult<S: Seam> {
     /// First block.
-    pub first: BlockNo,
+    pub first_block: BlockNo,
     /// The blocks, in order.
     pub blocks: Vec<S::Block>,
     /// Number of blocks from flash.
-    pub from_flash: usize,
+    pub flash_blocks: usize,
     /// Number of blocks that flash failed to deliver.
-    pub unreadable: usize,
+    pub unreadable_blocks: usize,
     /// Time that the fill waited for requests of other volumes.
-    pub waited: Nanos,
+    pub slot_wait: Nanos,
     guard: Rc<FillGuard>,
 }
 
 impl<S: Seam> FillResult<S> {
     /// Blocks from `first` on, read under `guard`.
     pub fn new(first: BlockNo, blocks: Vec<S::Block>, guard: Rc<FillGuard>) -> Self {
-        FillResult { first, blocks, guard, from_flash: 0, unreadable: 0, waited: Nanos::ZERO }
+        FillResult { first_block: first, blocks, guard, flash_blocks: 0, unreadable_blocks: 0, slot_wait: Nanos::ZERO }
     }
 
     /// The content of a block, if all of `sectors` were still valid when the fill ended.
     pub fn content(&self, block: BlockNo, sectors: Sectors) -> Option<&S::Block> {
         let invalidated = self.guard.invalidated(block);
-        (invalidated.without(sectors) == invalidated).then(|| &self.blocks[block.since(self.first) as usize])
+        (invalidated.without(sectors) == invalidated).then(|| &self.blocks[block.since(self.first_block) as usize])
     }
 }
 
@@ -73,12 +73,12 @@ impl<S: Seam> Shard<S> {
         admit: Option<Admit>,
         cause: Cause,
     ) -> Result<FillResult<S>, DiskError> {
-        let guard = self.with(|state, memory| match self.sabotage(Sabotage::FillOverSpilled) {
+        let guard = self.with_state(|state, memory| match self.has_sabotage(Sabotage::FillOverSpilled) {
             true => state.issue_reload_guard(blocks.clone()),
-            false => state.issue_fill_guard(memory, self.number, blocks.clone(), true),
+            false => state.issue_fill_guard(memory, self.volume_number, blocks.clone(), true),
         });
         let mut flash_read = self.read_from_flash(blocks.clone(), buffers, self.priority_of_read(cause)).await;
-        let missing = flash_read.missing();
+        let missing = flash_read.missing_runs();
         let from_backing: usize = missing.iter().map(Range::len).sum();
         let is_from_backing: Vec<bool> = flash_read.content.iter().map(Option::is_none).collect();
         for run in missing {
@@ -88,7 +88,7 @@ impl<S: Seam> Shard<S> {
                 .map(|index| flash_read.buffers[index].take().expect("a block without content has a buffer"));
             match self.read_blocks(first, taken.collect(), cause).await {
                 Ok((read, waited)) => {
-                    flash_read.waited += waited;
+                    flash_read.slot_wait += waited;
                     run.zip(read).for_each(|(index, block)| flash_read.content[index] = Some(block));
                 }
                 Err(error) => {
@@ -102,18 +102,25 @@ impl<S: Seam> Shard<S> {
             .into_iter()
             .map(|block| block.expect("every block was read from flash or from the backing"))
             .collect();
-        self.with(|state, memory| {
+        self.with_state(|state, memory| {
             for ((block, data), is_from_backing) in BlockNo::each(&blocks).zip(&content).zip(is_from_backing) {
                 let new = self.install(state, memory, &guard, block, data, admit);
                 if let Some(id) = new.filter(|_| is_from_backing && cause == Cause::Readahead) {
-                    memory.slot_mut(id).read_ahead = true;
+                    memory.slot_mut(id).was_read_ahead = true;
                 }
             }
             state.release_fill_guard(&guard);
         });
         let from_flash = content.len() - from_backing;
-        let (unreadable, waited) = (flash_read.unreadable, flash_read.waited);
-        Ok(FillResult { first: blocks.start, blocks: content, from_flash, unreadable, waited, guard })
+        let (unreadable, waited) = (flash_read.unreadable_blocks, flash_read.slot_wait);
+        Ok(FillResult {
+            first_block: blocks.start,
+            blocks: content,
+            flash_blocks: from_flash,
+            unreadable_blocks: unreadable,
+            slot_wait: waited,
+            guard,
+        })
     }
 
     /// Reads blocks of the backing from `first` on, a buffer each; bytes past the volume's end are zeroes. Also returns
@@ -134,7 +141,7 @@ impl<S: Seam> Shard<S> {
         let at = ByteOffset::of(first);
         let permit = self.dispatch.enter(cause).await;
         let io_slot = self.acquire_io_slot(false, at, bytes, self.priority_of_read(cause)).await;
-        let waited = io_slot.as_ref().map_or(Nanos::ZERO, |slot| slot.waited);
+        let waited = io_slot.as_ref().map_or(Nanos::ZERO, |slot| slot.slot_wait);
         let began = self.seam().now();
         let (result, pieces) = self.disk.read(at.0, pieces).await;
         drop((io_slot, permit));
@@ -144,7 +151,7 @@ impl<S: Seam> Shard<S> {
         if result.is_err() && matches!(cause, Cause::Readahead | Cause::Promotion) {
             self.counters.add(&self.counters.backing_errors, 1);
         }
-        self.flash_tier.page_fill_budget.record(now, bytes);
+        self.flash_tier.page_fill_budget.record_read(now, bytes);
         result?;
         let whole = pieces.into_iter().map(|piece| {
             let (len, mut block) = (piece.len(), piece.block);
@@ -159,21 +166,22 @@ impl<S: Seam> Shard<S> {
     /// Reads only some sectors of a block, for a request whose block cannot be read whole; admits nothing.
     pub async fn fill_span(&self, span: &Span) -> Result<FillResult<S>, DiskError> {
         let block = span.block;
-        let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, block.single(), false));
-        let piece = Piece::new(self.core.alloc().await, span.start, span.len);
-        let at = ByteOffset::of(block).plus(span.start as u64);
+        let guard =
+            self.with_state(|state, memory| state.issue_fill_guard(memory, self.volume_number, block.single(), false));
+        let piece = Piece::new(self.core.alloc().await, span.offset_in_block, span.len_bytes);
+        let at = ByteOffset::of(block).plus(span.offset_in_block as u64);
         let permit = self.dispatch.enter(Cause::ClientRead).await;
-        let io_slot = self.acquire_io_slot(false, at, span.len as u64, Priority::Foreground).await;
-        let waited = io_slot.as_ref().map_or(Nanos::ZERO, |slot| slot.waited);
+        let io_slot = self.acquire_io_slot(false, at, span.len_bytes as u64, Priority::Foreground).await;
+        let waited = io_slot.as_ref().map_or(Nanos::ZERO, |slot| slot.slot_wait);
         let began = self.seam().now();
         let (result, pieces) = self.disk.read(at.0, vec![piece]).await;
         drop((io_slot, permit));
         let latency = self.seam().now().since(began);
-        self.counters.count_backing_request(Op::Read, Cause::ClientRead, span.len as u64, latency);
+        self.counters.count_backing_request(Op::Read, Cause::ClientRead, span.len_bytes as u64, latency);
         self.state.borrow_mut().release_fill_guard(&guard);
         result?;
         let blocks = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
-        Ok(FillResult { first: block, blocks, from_flash: 0, unreadable: 0, waited, guard })
+        Ok(FillResult { first_block: block, blocks, flash_blocks: 0, unreadable_blocks: 0, slot_wait: waited, guard })
     }
 
     /// Installs a block that was read under `guard` in memory, as far as it is still valid. Returns the slot of a
@@ -187,15 +195,16 @@ impl<S: Seam> Shard<S> {
         data: &S::Block,
         admit: Option<Admit>,
     ) -> Option<u32> {
-        let invalidated = if self.sabotage(Sabotage::NoFillGuards) { Sectors::NONE } else { guard.invalidated(block) };
-        let Some(id) = memory.find(self.number, block) else {
+        let invalidated =
+            if self.has_sabotage(Sabotage::NoFillGuards) { Sectors::NONE } else { guard.invalidated(block) };
+        let Some(id) = memory.find(self.volume_number, block) else {
             let is_valid = invalidated == Sectors::NONE && !state.zeroes.contains(block) && block < self.end_block();
             let admit = admit.filter(|_| is_valid)?;
-            return Some(memory.insert(self.number, block, data.clone(), Sectors::ALL, admit));
+            return Some(memory.insert(self.volume_number, block, data.clone(), Sectors::ALL, admit));
         };
         let present = memory.slot(id).present;
-        let loses_partial_write = self.sabotage(Sabotage::LosePartialWrite) && present != Sectors::ALL;
-        let missing = if self.sabotage(Sabotage::NoFillGuards) || loses_partial_write {
+        let loses_partial_write = self.has_sabotage(Sabotage::LosePartialWrite) && present != Sectors::ALL;
+        let missing = if self.has_sabotage(Sabotage::NoFillGuards) || loses_partial_write {
             Sectors::ALL
         } else {
             Sectors::ALL.without(present).without(invalidated)

@@ -17,7 +17,7 @@ use crate::spec::Sabotage;
 
 /// Part of the bound of dirty blocks, in percent, below which client reads reload spilled blocks into memory and
 /// destage reloads ahead. It is less than the part from which on blocks are spilled.
-const ROOM_PERCENT: u64 = 40;
+const RELOAD_ROOM_PERCENT: u64 = 40;
 
 /// Reason of a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,8 @@ pub enum ReloadReason {
 impl<S: Seam> Shard<S> {
     /// True if a spilled block may become dirty in memory only to be read or destaged.
     pub fn has_room_to_reload(&self, state: &State) -> bool {
-        (state.not_clean_blocks() + state.reloading_blocks) * 100 < self.last_not_clean_limit() * ROOM_PERCENT
+        (state.not_clean_blocks() + state.reloading_blocks) * 100
+            < self.last_not_clean_limit_blocks() * RELOAD_ROOM_PERCENT
     }
 
     /// Reloads a run of spilled blocks for a client. `None`: the blocks changed meanwhile, and the caller has to try
@@ -55,7 +56,7 @@ impl<S: Seam> Shard<S> {
         buffers: Vec<S::BlockMut>,
         reason: ReloadReason,
     ) -> Result<Option<FillResult<S>>, DiskError> {
-        let issued = self.with(|state, _| {
+        let issued = self.with_state(|state, _| {
             let positions = BlockNo::each(&blocks).map(|block| {
                 let is_unguarded = state.fill_guard_for(block, Sectors::ALL).is_none();
                 state.log_tracker.spilled_position(block).filter(|_| is_unguarded)
@@ -85,15 +86,15 @@ impl<S: Seam> Shard<S> {
         result
     }
 
-    /// Reloads those of these blocks that are spilled, for destage. A block that a client reads or changes meanwhile,
+    /// Reloads the spilled ones of these blocks, for destage. A block that a client reads or changes meanwhile,
     /// that is unreadable, or whose last write failed, is left out.
     pub async fn reload_blocks(self: &ShardRef<S>, blocks: &[BlockNo]) {
         let Some(store) = self.core.log() else { return };
         let (mut requests, mut guards) = (Vec::new(), Vec::new());
-        self.with(|state, memory| {
+        self.with_state(|state, memory| {
             for block in blocks {
                 let is_available = state.fill_guard_for(*block, Sectors::ALL).is_none()
-                    && !state.failed.is_paused(*block, || self.seam().now());
+                    && !state.failures.is_paused(*block, || self.seam().now());
                 let position = state.log_tracker.spilled_position(*block).filter(|_| is_available);
                 let Some((position, buffer)) = position.and_then(|position| Some((position, memory.alloc()?))) else {
                     continue;
@@ -127,26 +128,27 @@ impl<S: Seam> Shard<S> {
     ) -> Result<Option<FillResult<S>>, DiskError> {
         let now = self.seam().now();
         // The block has been dirty for long: destage should take it soon, so that it need not be reloaded again.
-        let since = Nanos(now.0.saturating_sub(self.age_max().0));
+        let since = Nanos(now.0.saturating_sub(self.dirty_age_max().0));
         let (mut failure, mut changed_meanwhile) = (None, false);
         let mut content = Vec::with_capacity(read.len());
-        self.with(|state, memory| {
+        self.with_state(|state, memory| {
             for (block, data) in BlockNo::each(blocks).zip(read) {
                 let is_invalidated = guard.invalidated(block) != Sectors::NONE;
                 match data {
                     Err(_) if is_invalidated => changed_meanwhile = true,
                     Err(error) => {
                         if reason == ReloadReason::Destage {
-                            state.failed.add(block, now);
+                            state.failures.add(block, now);
                         }
                         failure.get_or_insert(error);
                     }
                     Ok(data) => {
                         if !is_invalidated && (reason != ReloadReason::Read || self.has_room_to_reload(state)) {
-                            let id = memory.insert(self.number, block, data.clone(), Sectors::ALL, Admit::Normal);
-                            memory.slot_mut(id).transit = reason == ReloadReason::Destage;
+                            let id =
+                                memory.insert(self.volume_number, block, data.clone(), Sectors::ALL, Admit::Normal);
+                            memory.slot_mut(id).is_transit = reason == ReloadReason::Destage;
                             state.mark_reloaded(memory, id, since);
-                        } else if is_invalidated && self.sabotage(Sabotage::ReloadOverWrite) {
+                        } else if is_invalidated && self.has_sabotage(Sabotage::ReloadOverWrite) {
                             self.overwrite_newer(memory, block, &data);
                         }
                         content.push(data);
@@ -163,7 +165,7 @@ impl<S: Seam> Shard<S> {
 
     /// The fault of [`Sabotage::ReloadOverWrite`].
     fn overwrite_newer(&self, memory: &mut MemoryCache<S>, block: BlockNo, data: &S::Block) {
-        if let Some(id) = memory.find(self.number, block) {
+        if let Some(id) = memory.find(self.volume_number, block) {
             memory.slot_mut(id).data = Some(data.clone());
         }
     }

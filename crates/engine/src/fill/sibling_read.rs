@@ -25,12 +25,13 @@ pub async fn read_sibling_flash<S: Seam>(
     admit: Option<Admit>,
 ) -> Option<FillResult<S>> {
     let admit = admit.filter(|_| sibling.admits_reads());
-    let own_guard = shard.with(|state, memory| state.issue_fill_guard(memory, shard.number, blocks.clone(), false));
-    let (guard, is_busy) = sibling.with(|state, memory| {
+    let own_guard =
+        shard.with_state(|state, memory| state.issue_fill_guard(memory, shard.volume_number, blocks.clone(), false));
+    let (guard, is_busy) = sibling.with_state(|state, memory| {
         let installs = admit.is_some();
-        (state.issue_fill_guard(memory, sibling.number, blocks.clone(), installs), state.is_busy(&blocks))
+        (state.issue_fill_guard(memory, sibling.volume_number, blocks.clone(), installs), state.is_busy(&blocks))
     });
-    let serves_changed = sibling.sabotage(Sabotage::ShareDirtyBlock);
+    let serves_changed = sibling.has_sabotage(Sabotage::ShareDirtyBlock);
     let is_shared = || {
         let is_unchanged = |block| guard.invalidated(block) == Sectors::NONE || serves_changed;
         shard.shares_content_with(sibling, blocks.start) && BlockNo::each(&blocks).all(is_unchanged)
@@ -40,9 +41,9 @@ pub async fn read_sibling_flash<S: Seam>(
         let priority = shard.priority_of_read(Cause::ClientRead);
         let read = sibling.read_from_flash(blocks.clone(), buffers, priority).await;
         let blocks_read: Option<Vec<S::Block>> = read.content.into_iter().collect();
-        content = blocks_read.filter(|_| is_shared()).map(|blocks_read| (blocks_read, read.waited));
+        content = blocks_read.filter(|_| is_shared()).map(|blocks_read| (blocks_read, read.slot_wait));
     }
-    sibling.with(|state, memory| {
+    sibling.with_state(|state, memory| {
         for (block, data) in BlockNo::each(&blocks).zip(content.iter().flat_map(|(blocks_read, _)| blocks_read)) {
             sibling.install(state, memory, &guard, block, data, admit);
         }
@@ -54,5 +55,9 @@ pub async fn read_sibling_flash<S: Seam>(
     }
     let (content, waited) = content?;
     let from_flash = content.len();
-    Some(FillResult { from_flash, waited, ..FillResult::new(blocks.start, content, own_guard) })
+    Some(FillResult {
+        flash_blocks: from_flash,
+        slot_wait: waited,
+        ..FillResult::new(blocks.start, content, own_guard)
+    })
 }

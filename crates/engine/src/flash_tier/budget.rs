@@ -27,11 +27,11 @@ pub struct Budget {
     /// One in 2^`rate_shift` eligible promotions is carried out.
     rate_shift: Cell<u32>,
     /// Eligible promotions of the present round, promotions carried out, and hits on flash.
-    eligible: Cell<u64>,
+    eligible_promotions: Cell<u64>,
     promotions: Cell<u64>,
-    hits: Cell<u64>,
+    flash_hits: Cell<u64>,
     /// Number of evicted pages when the round began.
-    evictions: Cell<u64>,
+    evicted_pages_at_start: Cell<u64>,
 }
 
 impl Budget {
@@ -43,10 +43,10 @@ impl Budget {
             bytes_left,
             refilled_at: Default::default(),
             rate_shift: Default::default(),
-            eligible: Default::default(),
+            eligible_promotions: Default::default(),
             promotions: Default::default(),
-            hits: Default::default(),
-            evictions: Default::default(),
+            flash_hits: Default::default(),
+            evicted_pages_at_start: Default::default(),
         }
     }
 
@@ -76,9 +76,9 @@ impl Budget {
         1 << self.rate_shift.get()
     }
 
-    /// Requests permission to write a page. `is_new`: flash holds no block of it. `evictions`: pages evicted for others
-    /// so far; while none is evicted, a promotion costs no hits.
-    pub fn request_write(&self, now: Nanos, is_new: bool, evictions: u64) -> Result<(), RejectReason> {
+    /// Requests permission to write a page. `is_new`: flash holds no block of it. `evicted_pages`: pages evicted for
+    /// others so far; while none is evicted, a promotion costs no hits.
+    pub fn request_write(&self, now: Nanos, is_new: bool, evicted_pages: u64) -> Result<(), RejectReason> {
         let bytes_a_day = self.bytes_a_day.get();
         if bytes_a_day > 0 {
             let elapsed = now.since(self.refilled_at.replace(Some(now)).unwrap_or(now));
@@ -94,10 +94,10 @@ impl Budget {
             }
         }
         if is_new {
-            self.eligible.set(self.eligible.get() + 1);
-            let is_chosen = self.eligible.get().is_multiple_of(self.promote_one_in());
-            if !is_chosen && evictions != self.evictions.get() {
-                self.end_round(evictions);
+            self.eligible_promotions.set(self.eligible_promotions.get() + 1);
+            let is_chosen = self.eligible_promotions.get().is_multiple_of(self.promote_one_in());
+            if !is_chosen && evicted_pages != self.evicted_pages_at_start.get() {
+                self.end_round(evicted_pages);
                 return Err(RejectReason::Gain);
             }
         }
@@ -105,26 +105,26 @@ impl Budget {
     }
 
     /// Records that blocks of a page were written. A single block counts as a pair.
-    pub fn record_write(&self, is_new: bool, blocks: u64, evictions: u64) {
+    pub fn record_write(&self, is_new: bool, blocks: u64, evicted_pages: u64) {
         self.bytes_left.set(self.bytes_left.get().saturating_sub(blocks.div_ceil(2) * PAIR_BYTES));
         self.promotions.set(self.promotions.get() + u64::from(is_new));
-        self.end_round(evictions);
+        self.end_round(evicted_pages);
     }
 
     /// Records that flash served a request.
     pub fn record_hit(&self) {
-        self.hits.set(self.hits.get() + 1);
+        self.flash_hits.set(self.flash_hits.get() + 1);
     }
 
     /// Ends the round if it is long enough: adapts the rate to the gain.
-    fn end_round(&self, evictions: u64) {
-        if self.eligible.get() < ROUND_PROMOTIONS {
+    fn end_round(&self, evicted_pages: u64) {
+        if self.eligible_promotions.get() < ROUND_PROMOTIONS {
             return;
         }
-        let (hits, promotions) = (self.hits.replace(0), self.promotions.replace(0));
-        self.eligible.set(0);
+        let (hits, promotions) = (self.flash_hits.replace(0), self.promotions.replace(0));
+        self.eligible_promotions.set(0);
         let rate_shift = self.rate_shift.get();
-        let has_evicted = self.evictions.replace(evictions) != evictions;
+        let has_evicted = self.evicted_pages_at_start.replace(evicted_pages) != evicted_pages;
         self.rate_shift.set(match hits < promotions && has_evicted {
             true => (rate_shift + 1).min(RATE_SHIFT_MAX),
             false => rate_shift.saturating_sub(1),

@@ -116,24 +116,24 @@ impl TierCounters {
         self.add(&self.not_hit[reason as usize], 1);
     }
 
-    /// Counts blocks put on flash. `new`: flash held no block of the page before.
-    pub fn count_promotion(&self, new: bool, blocks: u64) {
-        self.add(&self.promoted_pages, u64::from(new));
+    /// Counts blocks put on flash. `is_new`: flash held no block of the page before.
+    pub fn count_promotion(&self, is_new: bool, blocks: u64) {
+        self.add(&self.promoted_pages, u64::from(is_new));
         self.add(&self.promoted_blocks, blocks);
     }
 
     /// Number of rejected promotions by reason; reasons that never occurred are left out.
     pub fn rejections(&self) -> Vec<(&'static str, u64)> {
-        named(&RejectReason::ALL.map(|(name, _)| name), &self.not_promoted)
+        with_names(&RejectReason::ALL.map(|(name, _)| name), &self.not_promoted)
     }
 
     /// Number of cache misses by reason; reasons that never occurred are left out.
     pub fn miss_reasons(&self) -> Vec<(&'static str, u64)> {
-        named(&MissReason::ALL.map(|(name, _)| name), &self.not_hit)
+        with_names(&MissReason::ALL.map(|(name, _)| name), &self.not_hit)
     }
 }
 
-fn named(names: &[&'static str], counts: &[Cell<u64>]) -> Vec<(&'static str, u64)> {
+fn with_names(names: &[&'static str], counts: &[Cell<u64>]) -> Vec<(&'static str, u64)> {
     names.iter().zip(counts).map(|(name, count)| (*name, count.get())).filter(|(_, count)| *count > 0).collect()
 }
 

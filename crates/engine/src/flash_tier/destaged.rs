@@ -8,29 +8,34 @@ use crate::memory::BlockNo;
 
 /// Blocks that have just become durable on the backing, and clean.
 pub struct DestagedBlocks<B> {
-    /// The last ones, at most `LAST_MAX`, with their content; `None`: zeroes.
-    pub last: VecDeque<(BlockNo, Option<B>)>,
+    /// The last ones, at most `LAST_BLOCKS_MAX`, with their content; `None`: zeroes.
+    pub last_blocks: VecDeque<(BlockNo, Option<B>)>,
     /// The first ones, at most `BLOCKS_MAX`.
     pub blocks: Vec<BlockNo>,
-    /// The last ones of which memory holds only a part, at most [`PARTIAL_MAX`].
-    pub partial: VecDeque<BlockNo>,
+    /// The last ones of which memory holds only a part, at most [`PARTIAL_BLOCKS_MAX`].
+    pub partial_blocks: VecDeque<BlockNo>,
     /// The transit blocks among them.
-    pub transit: Vec<BlockNo>,
+    pub transit_blocks: Vec<BlockNo>,
 }
 
-/// Maximum number of blocks in [`DestagedBlocks::last`].
-const LAST_MAX: usize = 256;
-/// Maximum number of blocks in [`DestagedBlocks::partial`].
-pub const PARTIAL_MAX: usize = 32;
+/// Maximum number of blocks in [`DestagedBlocks::last_blocks`].
+const LAST_BLOCKS_MAX: usize = 256;
+/// Maximum number of blocks in [`DestagedBlocks::partial_blocks`].
+pub const PARTIAL_BLOCKS_MAX: usize = 32;
 /// Maximum number of blocks in [`DestagedBlocks::blocks`].
 const BLOCKS_MAX: usize = 4_096;
-/// Maximum number of blocks of one zero-range in [`DestagedBlocks::last`], spread over the range, so that other blocks
-/// fit.
+/// Maximum number of blocks of one zero-range in [`DestagedBlocks::last_blocks`], spread over the range, so that other
+/// blocks fit.
 const BLOCKS_PER_RANGE_MAX: u64 = 8;
 
 impl<B> Default for DestagedBlocks<B> {
     fn default() -> Self {
-        DestagedBlocks { last: VecDeque::new(), blocks: Vec::new(), partial: VecDeque::new(), transit: Vec::new() }
+        DestagedBlocks {
+            last_blocks: VecDeque::new(),
+            blocks: Vec::new(),
+            partial_blocks: VecDeque::new(),
+            transit_blocks: Vec::new(),
+        }
     }
 }
 
@@ -45,10 +50,10 @@ impl<B> DestagedBlocks<B> {
 
     /// Adds a block of which memory holds only a part.
     pub fn add_partial(&mut self, block: BlockNo) {
-        if self.partial.len() == PARTIAL_MAX {
-            self.partial.pop_front();
+        if self.partial_blocks.len() == PARTIAL_BLOCKS_MAX {
+            self.partial_blocks.pop_front();
         }
-        self.partial.push_back(block);
+        self.partial_blocks.push_back(block);
     }
 
     /// Adds a zero-range.
@@ -59,9 +64,9 @@ impl<B> DestagedBlocks<B> {
     }
 
     fn add_last(&mut self, block: BlockNo, content: Option<B>) {
-        if self.last.len() == LAST_MAX {
-            self.last.pop_front();
+        if self.last_blocks.len() == LAST_BLOCKS_MAX {
+            self.last_blocks.pop_front();
         }
-        self.last.push_back((block, content));
+        self.last_blocks.push_back((block, content));
     }
 }

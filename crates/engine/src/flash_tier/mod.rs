@@ -16,7 +16,7 @@ use seam::{BLOCK_BYTES, Seam};
 use crate::memory::{BlockNo, PageNo};
 use crate::{FlashQuota, FlashStats};
 use counters::TierCounters;
-use destaged::{DestagedBlocks, PARTIAL_MAX};
+use destaged::{DestagedBlocks, PARTIAL_BLOCKS_MAX};
 use evidence::EvidenceAttempt;
 use page_fill_budget::PageFillBudget;
 use pins::Pins;
@@ -26,7 +26,7 @@ pub struct FlashTier<S: Seam> {
     /// The volume's pages; `None` without a flash cache.
     pub pages: Option<VolumePages<S>>,
     /// True if the volume may use flash at all.
-    pub enabled: bool,
+    pub is_enabled: bool,
     /// True if pages from before the attach may be stale and are dropped.
     pub drops_old_pages: bool,
     /// True if no content was destaged since the attach, or since the ring was dropped. The blocks of the ring may then
@@ -39,12 +39,12 @@ pub struct FlashTier<S: Seam> {
     /// The pinned pages of the quota.
     pub pins: Pins,
     /// True once the pages have been compared with the backing after the attach.
-    pub checked: Cell<bool>,
+    pub is_checked: Cell<bool>,
     /// True while the cached pages are being dropped.
-    suspended: Cell<bool>,
+    is_suspended: Cell<bool>,
     /// Completion number that a flush of the backing must cover before content read from the backing counts as durable.
     /// An earlier process may have left unflushed writes, and a write may have failed in part.
-    pub settled: Cell<CompletionNo>,
+    pub settled_completion: Cell<CompletionNo>,
     /// The last blocks of which only a part was written and destaged, oldest first.
     pub partial_blocks: RefCell<VecDeque<BlockNo>>,
     /// Reason why the pages were dropped, as text for users.
@@ -61,18 +61,18 @@ impl<S: Seam> FlashTier<S> {
         if let Some(pages) = &pages {
             pages.set_quota(quota.to_page_quota());
         }
-        let (enabled, quota) = (quota.enabled, RefCell::new(quota));
+        let (enabled, quota) = (quota.is_enabled, RefCell::new(quota));
         FlashTier {
             pages,
-            enabled,
+            is_enabled: enabled,
             drops_old_pages,
             lacks_destaged_content: Cell::new(true),
             evidence: EvidenceAttempt::default(),
             quota,
             pins: Pins::default(),
-            checked: Default::default(),
-            suspended: Default::default(),
-            settled: Cell::new(CompletionNo(1)),
+            is_checked: Default::default(),
+            is_suspended: Default::default(),
+            settled_completion: Cell::new(CompletionNo(1)),
             partial_blocks: RefCell::default(),
             drop_reason: Default::default(),
             page_fill_budget: Default::default(),
@@ -92,7 +92,7 @@ impl<S: Seam> FlashTier<S> {
             pages.check_quota(&quota.to_page_quota())?;
             pages.set_quota(quota.to_page_quota());
         }
-        self.quota.replace(FlashQuota { enabled: self.enabled, ..quota });
+        self.quota.replace(FlashQuota { is_enabled: self.is_enabled, ..quota });
         Ok(())
     }
 
@@ -116,26 +116,26 @@ impl<S: Seam> FlashTier<S> {
     /// Updates the list of blocks of which only a part was written and destaged, the newest last.
     pub fn set_partial_blocks<B>(&self, destaged: &DestagedBlocks<B>) {
         let mut partial = self.partial_blocks.borrow_mut();
-        let is_whole = |block: &BlockNo| destaged.last.iter().any(|(last, _)| last == block);
-        partial.retain(|block| !destaged.partial.contains(block) && !is_whole(block));
-        partial.extend(&destaged.partial);
-        let excess = partial.len().saturating_sub(PARTIAL_MAX);
+        let is_whole = |block: &BlockNo| destaged.last_blocks.iter().any(|(last, _)| last == block);
+        partial.retain(|block| !destaged.partial_blocks.contains(block) && !is_whole(block));
+        partial.extend(&destaged.partial_blocks);
+        let excess = partial.len().saturating_sub(PARTIAL_BLOCKS_MAX);
         partial.drain(..excess);
     }
 
     /// Stops reads from flash, promotions and new entries in the ring of recent writes until [`FlashTier::resume`].
     pub fn suspend(&self) {
-        self.suspended.set(true);
+        self.is_suspended.set(true);
     }
 
     /// True from [`FlashTier::suspend`] to [`FlashTier::resume`].
     pub fn is_suspended(&self) -> bool {
-        self.suspended.get()
+        self.is_suspended.get()
     }
 
     /// Ends the effect of [`FlashTier::suspend`].
     pub fn resume(&self) {
-        self.suspended.set(false);
+        self.is_suspended.set(false);
     }
 
     /// The counters.
@@ -144,15 +144,15 @@ impl<S: Seam> FlashTier<S> {
         let PageUsage { pages, valid_blocks } = self.pages.as_ref().map_or_else(PageUsage::default, VolumePages::usage);
         let (pinned_pages, pinned_whole, pin_waits) = self.pins.stats();
         FlashStats {
-            checked: self.checked.get(),
+            is_checked: self.is_checked.get(),
             read_bytes: counters.read_blocks.get() * block,
             kept_read_bytes: counters.kept_blocks_read.get() * block,
             bad_blocks: counters.bad_blocks.get(),
-            pages,
+            page_count: pages,
             cached_bytes: valid_blocks * block,
             pinned_pages,
-            pinned_whole,
-            pin_waits,
+            pinned_whole_pages: pinned_whole,
+            pin_wait_reason: pin_waits,
             promotions: counters.promoted_pages.get(),
             promoted_bytes: counters.promoted_blocks.get() * block,
             logged_bytes: 0,
@@ -163,7 +163,7 @@ impl<S: Seam> FlashTier<S> {
 
     /// True if pages of the volume may be read from flash.
     pub fn is_checked(&self) -> bool {
-        self.checked.get()
+        self.is_checked.get()
     }
 }
 

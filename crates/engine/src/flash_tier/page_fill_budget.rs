@@ -12,23 +12,23 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Bytes read from a backing in the present second.
 #[derive(Default)]
 pub struct PageFillBudget {
-    second: Cell<u64>,
-    bytes: Cell<u64>,
+    current_second: Cell<u64>,
+    read_bytes: Cell<u64>,
     /// A flush that lets the next page fill succeed is running.
-    pub flush_running: Cell<bool>,
+    pub is_flush_running: Cell<bool>,
 }
 
 impl PageFillBudget {
-    /// Records that `bytes` were read.
-    pub fn record(&self, now: Nanos, bytes: u64) {
+    /// Records that `len_bytes` were read.
+    pub fn record_read(&self, now: Nanos, len_bytes: u64) {
         let second = now.0 / SECOND_NS;
-        let before = if self.second.replace(second) == second { self.bytes.get() } else { 0 };
-        self.bytes.set(before + bytes);
+        let before = if self.current_second.replace(second) == second { self.read_bytes.get() } else { 0 };
+        self.read_bytes.set(before + len_bytes);
     }
 
-    /// True if reading `bytes` more stays within the limit.
-    pub fn has_room(&self, now: Nanos, bytes: u64) -> bool {
-        let spent = if self.second.get() == now.0 / SECOND_NS { self.bytes.get() } else { 0 };
-        spent + bytes <= PAGE_FILL_BYTES_PER_SECOND
+    /// True if reading `len_bytes` more stays within the limit.
+    pub fn has_room(&self, now: Nanos, len_bytes: u64) -> bool {
+        let spent = if self.current_second.get() == now.0 / SECOND_NS { self.read_bytes.get() } else { 0 };
+        spent + len_bytes <= PAGE_FILL_BYTES_PER_SECOND
     }
 }

@@ -10,9 +10,9 @@ pub struct Pins {
     /// True if pages are pinned.
     pub has_pins: Cell<bool>,
     /// True while the task runs.
-    pub running: Cell<bool>,
+    pub is_running: Cell<bool>,
     /// Number of changes of the pins.
-    pub changes: Cell<u64>,
+    pub change_count: Cell<u64>,
     /// True if pages that were already checked may lack blocks again.
     pub needs_recheck: Cell<bool>,
     /// Number of pinned pages, and how many of them were whole on flash when last checked.

@@ -27,15 +27,15 @@ use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
 /// Pause after each attempt to free space in a full log.
-const FULL_PAUSE: Nanos = Nanos::from_millis(50);
+const FULL_LOG_PAUSE: Nanos = Nanos::from_millis(50);
 /// Attempts to free space before the volume bypasses the log.
-const APPEND_TRIES: u32 = 2;
+const APPEND_ATTEMPTS_MAX: u32 = 2;
 /// Attempts to append the tombstones of a whole volume, which cannot bypass the log.
-const TOMBSTONE_TRIES: u32 = 1_200;
+const TOMBSTONE_ATTEMPTS_MAX: u32 = 1_200;
 /// Upper bound of a volume's blocks: a recovery may find records past an end that has moved.
 const VOLUME_BLOCKS_MAX: BlockNo = BlockNo(1 << 34);
 /// Longest range of one record, in blocks.
-const RANGE_BLOCKS_MAX: u64 = 1 << 31;
+const RECORD_BLOCKS_MAX: u64 = 1 << 31;
 
 /// Length of a batch that no client waits for, and the interval between two such batches of a core: 64 MB/s.
 const BACKGROUND_BATCH_BLOCKS: usize = 32;
@@ -43,7 +43,7 @@ const BACKGROUND_BATCH_INTERVAL: Nanos = Nanos::from_millis(2);
 /// Interval at which a pause before such a batch checks whether the flush has become urgent.
 const BACKGROUND_CHECK_INTERVAL: Nanos = Nanos::from_millis(10);
 
-/// Scope of what a flush made durable.
+/// Scope of the data that a flush made durable.
 #[derive(PartialEq, Eq)]
 enum DurableScope {
     /// In the log, or on the backing if requested.
@@ -53,7 +53,7 @@ enum DurableScope {
 }
 
 /// The blocks of a record, and their content.
-fn content_of<S: Seam>(record: &Record<S>) -> (Range<BlockNo>, RecordContent) {
+fn blocks_and_content_of<S: Seam>(record: &Record<S>) -> (Range<BlockNo>, RecordContent) {
     let run = |blocks: u32| record.address.block.run(u64::from(blocks));
     match record.content {
         Content::Data(_) => (run(1), RecordContent::Data),
@@ -72,7 +72,7 @@ enum Chunk<S: Seam> {
 }
 
 /// The parts of `range` outside `blocks`.
-fn without(range: Range<BlockNo>, blocks: &BTreeSet<BlockNo>) -> Vec<Range<BlockNo>> {
+fn parts_outside(range: Range<BlockNo>, blocks: &BTreeSet<BlockNo>) -> Vec<Range<BlockNo>> {
     let (mut remaining, mut start) = (Vec::new(), range.start);
     for block in blocks.range(range.clone()).copied().chain([range.end]) {
         remaining.extend((start < block).then_some(start..block));
@@ -84,11 +84,11 @@ fn without(range: Range<BlockNo>, blocks: &BTreeSet<BlockNo>) -> Vec<Range<Block
 /// `range` in pieces of at most one record each.
 pub fn pieces_of(range: Range<BlockNo>) -> impl Iterator<Item = Range<BlockNo>> {
     // Steps over numbers: a step over mapped ones takes as long as 2^31 single steps.
-    let starts = (range.start.0..range.end.0).step_by(RANGE_BLOCKS_MAX as usize).map(BlockNo);
-    starts.map(move |start| start..range.end.min(start.plus(RANGE_BLOCKS_MAX)))
+    let starts = (range.start.0..range.end.0).step_by(RECORD_BLOCKS_MAX as usize).map(BlockNo);
+    starts.map(move |start| start..range.end.min(start.plus(RECORD_BLOCKS_MAX)))
 }
 
-fn disk_error(error: &StoreError) -> RequestError {
+fn to_request_error(error: &StoreError) -> RequestError {
     DiskError::Io(error.to_string()).into()
 }
 
@@ -97,12 +97,12 @@ impl<S: Seam> CoreState<S> {
     fn destage_to_free_log(&self) {
         for shard in self.shards() {
             shard.retire_durable_records();
-            shard.work.notify();
+            shard.destage_work.notify();
             let needs_flush = {
                 let state = shard.state.borrow();
                 state.log_tracker.holds_segments()
                     && state.log_tracker.has_changes()
-                    && !state.logging.single_flight.is_running()
+                    && !state.log_flush.single_flight.is_running()
             };
             if needs_flush {
                 // A flush appends newer records or tombstones, so that old records can be retired. The next flush
@@ -126,22 +126,22 @@ impl<S: Seam> Shard<S> {
     /// behind the programs of large ones (docs/design/flash-log.md), and it leaves out the blocks of streams that
     /// bypass the log.
     async fn flush_log_in_background(self: &ShardRef<S>) -> Result<(), RequestError> {
-        let target = self.state.borrow().logging.last_flush + 1;
-        self.run_shared(|state| &state.logging.single_flight, target, async || self.run_log_flush().await).await
+        let target = self.state.borrow().log_flush.last_flush_number + 1;
+        self.run_shared(|state| &state.log_flush.single_flight, target, async || self.run_log_flush().await).await
     }
 
     async fn run_log_flush(self: &ShardRef<S>) -> Result<(), RequestError> {
-        self.state.borrow_mut().logging.single_flight.begin();
+        self.state.borrow_mut().log_flush.single_flight.begin();
         let flushes = self.flush_batcher.wait_for_batch(self.seam()).await;
         self.ensure_evidence().await;
         let started_at = self.seam().now();
         // A flush that began earlier waits for this run, which then takes all changes.
-        let takes_all = self.must_log_all() && !self.sabotage(Sabotage::LeaveOutStreams);
-        let takes_partial = self.flush_batcher.is_run_awaited() && !self.sabotage(Sabotage::LeaveOutPartial);
-        let (number, changed, left_out) = self.with(|state, memory| {
-            state.logging.last_flush += 1;
-            state.logging.last_flush_at = started_at;
-            let left_out_after = Nanos(started_at.0.saturating_sub(self.age_max().0));
+        let takes_all = self.must_log_all() && !self.has_sabotage(Sabotage::LeaveOutStreams);
+        let takes_partial = self.flush_batcher.is_run_awaited() && !self.has_sabotage(Sabotage::LeaveOutPartial);
+        let (number, changed, left_out) = self.with_state(|state, memory| {
+            state.log_flush.last_flush_number += 1;
+            state.log_flush.last_flush_began_at = started_at;
+            let left_out_after = Nanos(started_at.0.saturating_sub(self.dirty_age_max().0));
             let left_out = match takes_partial || state.log_tracker.has_many_changes() {
                 true => Vec::new(),
                 false => self.partial_blocks_to_leave_out(memory, state.log_tracker.changes()),
@@ -150,7 +150,7 @@ impl<S: Seam> Shard<S> {
                 true => state.log_tracker.take_changes(&left_out),
                 false => state.log_tracker.take_changes_beside_streams(left_out_after, &left_out),
             };
-            (state.logging.last_flush, changed, left_out)
+            (state.log_flush.last_flush_number, changed, left_out)
         });
         self.fill_left_out(left_out);
         // Boxed, because the compiler limits the depth of nested futures.
@@ -159,8 +159,8 @@ impl<S: Seam> Shard<S> {
         if flushes > 0 {
             self.flush_batcher.record_run(now, flushes, now.since(started_at));
         }
-        self.with(|state, _| {
-            state.logging.single_flight.finish(result.clone().map(|()| number));
+        self.with_state(|state, _| {
+            state.log_flush.single_flight.finish(result.clone().map(|()| number));
             state.log_tracker.end_log_flush(&changed, result.is_ok());
         });
         self.log_destage.record_log_flush(result.is_ok());
@@ -189,7 +189,7 @@ impl<S: Seam> Shard<S> {
     /// Waits until no log flush is in progress.
     pub async fn wait_for_log_flush(&self) {
         let _waiting = self.flush_batcher.add_operation();
-        self.progress.wait_for(|| (!self.state.borrow().logging.single_flight.is_running()).then_some(())).await;
+        self.progress.wait_for(|| (!self.state.borrow().log_flush.single_flight.is_running()).then_some(())).await;
     }
 
     /// Appends tombstones of all blocks from `first` on, whose content is durable on the backing or discarded.
@@ -198,12 +198,12 @@ impl<S: Seam> Shard<S> {
             return Ok(());
         }
         self.wait_for_log_flush().await;
-        self.state.borrow_mut().logging.single_flight.begin();
+        self.state.borrow_mut().log_flush.single_flight.begin();
         let result = match first {
             BlockNo::ZERO => self.append_all_tombstones().await,
             first => self.append_tombstones(std::iter::once(first..VOLUME_BLOCKS_MAX)).await.map(drop),
         };
-        self.with(|state, _| state.logging.single_flight.finish_exclusive());
+        self.with_state(|state, _| state.log_flush.single_flight.finish_exclusive());
         self.retire_records();
         self.progress.notify();
         result
@@ -215,11 +215,11 @@ impl<S: Seam> Shard<S> {
         let past_end = pieces_of(self.end_block()..VOLUME_BLOCKS_MAX).map(|piece| (piece, RecordContent::Tombstone));
         let pieces: Vec<_> = past_end.collect();
         let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
-        match store.append_tombstones(self.range_records(&pieces)).await {
-            Ok(positions) => self.with(|state, _| state.log_tracker.record_appends(&pieces, &positions)),
+        match store.append_tombstones(self.build_range_records(&pieces)).await {
+            Ok(positions) => self.with_state(|state, _| state.log_tracker.record_appends(&pieces, &positions)),
             // No acknowledgement relies on these tombstones.
             Err(StoreError::Full | StoreError::Unrecorded { .. }) => {}
-            Err(error) => return Err(disk_error(&error)),
+            Err(error) => return Err(to_request_error(&error)),
         }
         self.retire_records();
         Ok(())
@@ -227,23 +227,23 @@ impl<S: Seam> Shard<S> {
 
     /// Like [`Shard::append_tombstones_from`], but together with the next flush.
     pub fn queue_tombstones_from(&self, first: BlockNo) {
-        self.with(|state, _| {
+        self.with_state(|state, _| {
             state.log_tracker.record_range_change(first..VOLUME_BLOCKS_MAX, RangeChange::Outdated);
             state.log_tracker.record_clean(first..VOLUME_BLOCKS_MAX);
         });
     }
 
     async fn make_durable(self: &ShardRef<S>, changed: &ChangeSet) -> Result<(), RequestError> {
-        if changed.everything || (changed.has_zeroed_ranges() && !self.uses_log()) {
+        if changed.has_all_changed || (changed.has_zeroed_ranges() && !self.uses_log()) {
             self.flush_all().await?;
             return self.append_all_tombstones().await;
         }
         if !changed.ranges.is_empty() && self.state.borrow().log_tracker.has_many_zero_records() {
             self.flush_zeroes().await?;
-            self.with(|state, memory| state.retire_durable_zeroes(memory, self.number));
+            self.with_state(|state, memory| state.retire_durable_zeroes(memory, self.volume_number));
         }
         let ranges = changed.ranges.iter().flat_map(|(start, (end, change))| {
-            let parts = without(*start..*end, &changed.blocks).into_iter();
+            let parts = parts_outside(*start..*end, &changed.blocks).into_iter();
             parts.flat_map(move |part| self.split_at_end(part, *change))
         });
         if self.append_ranges(ranges).await? == DurableScope::Volume {
@@ -269,9 +269,9 @@ impl<S: Seam> Shard<S> {
     /// is urgent.
     async fn pause_before_batch(&self) -> Option<usize> {
         while !self.is_log_flush_urgent() {
-            let (now, begin) = (self.seam().now(), self.core.next_background_batch.get());
+            let (now, begin) = (self.seam().now(), self.core.next_background_batch_at.get());
             if now >= begin {
-                self.core.next_background_batch.set(now + BACKGROUND_BATCH_INTERVAL);
+                self.core.next_background_batch_at.set(now + BACKGROUND_BATCH_INTERVAL);
                 return Some(BACKGROUND_BATCH_BLOCKS);
             }
             self.flush_batcher.pause(self.seam(), begin.min(now + BACKGROUND_CHECK_INTERVAL)).await;
@@ -302,7 +302,7 @@ impl<S: Seam> Shard<S> {
         let mut tried = 0;
         loop {
             let had_records = self.state.borrow().log_tracker.has_records();
-            let records = match self.with(|state, memory| self.chunk_records(state, memory, blocks)) {
+            let records = match self.with_state(|state, memory| self.build_chunk_records(state, memory, blocks)) {
                 Chunk::Records(records) if records.is_empty() => return Ok(DurableScope::Blocks),
                 Chunk::Records(records) => records,
                 // If the fill fails, the present sectors go to the backing.
@@ -313,14 +313,16 @@ impl<S: Seam> Shard<S> {
                     return self.append_tombstones(runs.map(|run| run[0].run(run.len() as u64))).await;
                 }
             };
-            let contents: Vec<(Range<BlockNo>, RecordContent)> = records.iter().map(content_of).collect();
+            let contents: Vec<(Range<BlockNo>, RecordContent)> = records.iter().map(blocks_and_content_of).collect();
             let data_blocks = || {
                 contents.iter().filter(|(_, content)| *content == RecordContent::Data).map(|(blocks, _)| blocks.start)
             };
             let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
-            if self.sabotage(Sabotage::AckBeforeLog) {
+            if self.has_sabotage(Sabotage::AckBeforeLog) {
                 drop(records);
-                self.with(|state, _| data_blocks().for_each(|block| state.log_tracker.record_failed_append(block)));
+                self.with_state(|state, _| {
+                    data_blocks().for_each(|block| state.log_tracker.record_failed_append(block))
+                });
                 return Ok(DurableScope::Blocks);
             }
             // A batch whose membership change is not yet recorded must not be acknowledged, but its records are in the
@@ -335,7 +337,7 @@ impl<S: Seam> Shard<S> {
                 let blocks = data_blocks().count() as u64;
                 self.counters.add(&self.counters.logged_bytes, blocks * BLOCK_BYTES as u64);
             }
-            self.with(|state, _| match &result {
+            self.with_state(|state, _| match &result {
                 Ok(positions) => state.log_tracker.record_appends(&contents, positions),
                 Err(error) => {
                     data_blocks().for_each(|block| state.log_tracker.record_failed_append(block));
@@ -346,24 +348,24 @@ impl<S: Seam> Shard<S> {
             });
             self.retire_records();
             match result {
-                Ok(_) => return unrecorded.map_or(Ok(DurableScope::Blocks), |error| Err(disk_error(&error))),
-                Err(StoreError::Full) if tried < APPEND_TRIES && !self.core.is_log_still_full() => {
+                Ok(_) => return unrecorded.map_or(Ok(DurableScope::Blocks), |error| Err(to_request_error(&error))),
+                Err(StoreError::Full) if tried < APPEND_ATTEMPTS_MAX && !self.core.is_log_still_full() => {
                     // Content on the backing needs no space in the log.
                     self.free_log_space(tried > 0).await?;
                     tried += 1;
                 }
                 Err(StoreError::Full) => return self.bypass_log().await,
-                Err(error) => return Err(disk_error(&error)),
+                Err(error) => return Err(to_request_error(&error)),
             }
         }
     }
 
     /// Builds the records of a chunk of blocks from their present content.
-    fn chunk_records(&self, state: &mut State, memory: &mut MemoryCache<S>, blocks: &[BlockNo]) -> Chunk<S> {
+    fn build_chunk_records(&self, state: &mut State, memory: &mut MemoryCache<S>, blocks: &[BlockNo]) -> Chunk<S> {
         let uses_log = self.uses_log();
         let mut partial = Vec::new();
         for block in blocks {
-            match memory.find(self.number, *block).map(|id| memory.slot(id)) {
+            match memory.find(self.volume_number, *block).map(|id| memory.slot(id)) {
                 None if state.zeroes.contains(*block) && !uses_log => return Chunk::ThroughBacking,
                 Some(slot) if !slot.is_clean() && !uses_log => return Chunk::ThroughBacking,
                 _ if self.is_partial(memory, *block) => partial.push(*block),
@@ -377,7 +379,7 @@ impl<S: Seam> Shard<S> {
         for block in blocks {
             let address = BlockAddress { volume_id: self.volume_id, block: *block };
             let epoch = state.epochs.current();
-            let slot = memory.find(self.number, *block).map(|id| memory.slot(id));
+            let slot = memory.find(self.volume_number, *block).map(|id| memory.slot(id));
             if slot.is_none()
                 && let Some((_, range)) = state.zeroes.find(*block)
             {
@@ -391,16 +393,16 @@ impl<S: Seam> Shard<S> {
             }
             let Some(slot) = slot.filter(|slot| !slot.is_clean()) else {
                 // The newest content is durable on the backing: a tombstone replaces the record.
-                if state.log_tracker.has_records() && !self.sabotage(Sabotage::NoTombstones) {
+                if state.log_tracker.has_records() && !self.has_sabotage(Sabotage::NoTombstones) {
                     records.push(Record { address, epoch, content: Content::Tombstone { blocks: 1 } });
                 }
                 continue;
             };
-            let stage = match (slot.dirty, slot.in_flight, slot.written) {
-                (None, None, Some(written)) => WritebackStage::Written(written.sequence),
+            let stage = match (slot.dirty_epoch, slot.in_flight_epoch, slot.written) {
+                (None, None, Some(written)) => WritebackStage::Written(written.completion),
                 (None, Some(_), _) => WritebackStage::Sent,
                 // A write in flight carries older content than this record, so it proves nothing about it.
-                (Some(_), Some(_), _) if self.sabotage(Sabotage::TrustOldWrite) => WritebackStage::Sent,
+                (Some(_), Some(_), _) if self.has_sabotage(Sabotage::TrustOldWrite) => WritebackStage::Sent,
                 _ => WritebackStage::NotSent,
             };
             let data = slot.data.clone().expect("a slot in use has content");
@@ -421,7 +423,7 @@ impl<S: Seam> Shard<S> {
 
     /// Splits a changed range at the volume's end. The part past the end is outdated, because nothing was zeroed there.
     fn split_at_end(&self, range: Range<BlockNo>, change: RangeChange) -> Vec<(Range<BlockNo>, RangeChange)> {
-        let end = BlockNo(self.blocks()).clamp(range.start, range.end);
+        let end = BlockNo(self.block_count()).clamp(range.start, range.end);
         let parts = [(range.start..end, change), (end..range.end, RangeChange::Outdated)];
         parts.into_iter().filter(|(part, _)| !part.is_empty()).collect()
     }
@@ -454,37 +456,37 @@ impl<S: Seam> Shard<S> {
         pieces: &[(Range<BlockNo>, RecordContent)],
     ) -> Result<DurableScope, RequestError> {
         let had_records = self.state.borrow().log_tracker.has_records();
-        let has_tombstones = had_records && !self.sabotage(Sabotage::NoTombstones);
+        let has_tombstones = had_records && !self.has_sabotage(Sabotage::NoTombstones);
         let is_needed = |content: &RecordContent| has_tombstones || *content != RecordContent::Tombstone;
         let pieces: Vec<_> = pieces.iter().filter(|(_, content)| is_needed(content)).cloned().collect();
         if pieces.is_empty() {
             return Ok(DurableScope::Blocks);
         }
-        self.with(|state, _| state.log_tracker.begin_range_append());
+        self.with_state(|state, _| state.log_tracker.begin_range_append());
         let mut tried = 0;
         loop {
             let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
-            let (positions, unrecorded) = match store.append(self.range_records(&pieces)).await {
+            let (positions, unrecorded) = match store.append(self.build_range_records(&pieces)).await {
                 Ok(positions) => (positions, None),
                 // The records are in the log, but must not be acknowledged (R10).
                 Err(StoreError::Unrecorded { reason, positions }) => {
                     (positions, Some(StoreError::Unrecorded { reason, positions: Vec::new() }))
                 }
-                Err(StoreError::Full) if tried < APPEND_TRIES && !self.core.is_log_still_full() => {
+                Err(StoreError::Full) if tried < APPEND_ATTEMPTS_MAX && !self.core.is_log_still_full() => {
                     self.free_log_space(tried > 0).await?;
                     tried += 1;
                     continue;
                 }
                 Err(StoreError::Full) => {
                     if !had_records {
-                        self.with(|state, _| state.log_tracker.record_failed_first_append());
+                        self.with_state(|state, _| state.log_tracker.record_failed_first_append());
                     }
                     return self.bypass_log().await;
                 }
-                Err(error) => return Err(disk_error(&error)),
+                Err(error) => return Err(to_request_error(&error)),
             };
-            self.with(|state, _| state.log_tracker.record_appends(&pieces, &positions));
-            return unrecorded.map_or(Ok(DurableScope::Blocks), |error| Err(disk_error(&error)));
+            self.with_state(|state, _| state.log_tracker.record_appends(&pieces, &positions));
+            return unrecorded.map_or(Ok(DurableScope::Blocks), |error| Err(to_request_error(&error)));
         }
     }
 
@@ -500,32 +502,32 @@ impl<S: Seam> Shard<S> {
 
     /// Like [`Shard::append_tombstones`] for the whole volume: a recovery then finds none of its records.
     async fn append_all_tombstones(self: &ShardRef<S>) -> Result<(), RequestError> {
-        if !self.state.borrow().log_tracker.has_records() || self.sabotage(Sabotage::NoTombstones) {
+        if !self.state.borrow().log_tracker.has_records() || self.has_sabotage(Sabotage::NoTombstones) {
             return Ok(());
         }
         let pieces = pieces_of(BlockNo::ZERO..VOLUME_BLOCKS_MAX).map(|piece| (piece, RecordContent::Tombstone));
         let pieces: Vec<_> = pieces.collect();
         let batch_max = self.store().map_or(1, |store| store.records_max());
         for pieces in pieces.chunks(batch_max) {
-            let mut tries_left = TOMBSTONE_TRIES;
+            let mut tries_left = TOMBSTONE_ATTEMPTS_MAX;
             loop {
                 let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
-                match store.append_tombstones(self.range_records(pieces)).await {
+                match store.append_tombstones(self.build_range_records(pieces)).await {
                     Ok(_) => break,
                     // The space reserved for these tombstones is used up; a log of few segments reserves none.
                     Err(StoreError::Full) if tries_left > 0 => {
                         self.free_log_space(false).await?;
                         tries_left -= 1;
                     }
-                    Err(error) => return Err(disk_error(&error)),
+                    Err(error) => return Err(to_request_error(&error)),
                 }
             }
         }
-        self.with(|state, _| state.log_tracker.record_all_tombstones());
+        self.with_state(|state, _| state.log_tracker.record_all_tombstones());
         Ok(())
     }
 
-    fn range_records(&self, pieces: &[(Range<BlockNo>, RecordContent)]) -> Vec<Record<S>> {
+    fn build_range_records(&self, pieces: &[(Range<BlockNo>, RecordContent)]) -> Vec<Record<S>> {
         let epoch = self.state.borrow().epochs.current();
         let record = |(piece, content): &(Range<BlockNo>, RecordContent)| {
             let address = BlockAddress { volume_id: self.volume_id, block: piece.start };
@@ -551,16 +553,16 @@ impl<S: Seam> Shard<S> {
         }
         // A clean block has its newest content durable on the backing. If a recovery restores its record before the
         // tail has passed it, that content still satisfies the last flush.
-        self.with(|state, memory| {
-            let is_clean = |block: BlockNo| match memory.find(self.number, block) {
+        self.with_state(|state, memory| {
+            let is_clean = |block: BlockNo| match memory.find(self.volume_number, block) {
                 Some(id) => memory.slot(id).is_clean(),
                 None => !state.zeroes.contains(block),
             };
             state.log_tracker.retire_records_if(is_clean);
-            state.retire_durable_zeroes(memory, self.number);
+            state.retire_durable_zeroes(memory, self.volume_number);
         });
         self.retire_records();
-        self.seam().sleep(FULL_PAUSE).await;
+        self.seam().sleep(FULL_LOG_PAUSE).await;
         Ok(())
     }
 }
@@ -575,6 +577,6 @@ mod tests {
         assert_eq!(pieces.len(), 8);
         assert_eq!((pieces[0].start, pieces[7].end), (BlockNo(7), VOLUME_BLOCKS_MAX));
         assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
-        assert!(pieces.iter().all(|piece| BlockNo::count(piece) <= RANGE_BLOCKS_MAX));
+        assert!(pieces.iter().all(|piece| BlockNo::count(piece) <= RECORD_BLOCKS_MAX));
     }
 }

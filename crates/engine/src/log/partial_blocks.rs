@@ -13,19 +13,19 @@ use crate::memory::{BlockNo, MemoryCache, Sectors};
 use crate::shard::{Shard, ShardRef};
 
 /// Maximum number of partial blocks that are filled at once.
-const FILLS_MAX: usize = 32;
+const CONCURRENT_FILLS_MAX: usize = 32;
 /// Number of blocks of later chunks that are searched for partial ones.
-const WINDOW_BLOCKS: usize = 512;
+const SEARCHED_BLOCKS_MAX: usize = 512;
 /// Maximum number of partial blocks that a flush leaves out: each later flush visits them again.
-const LEFT_OUT_MAX: usize = 4_096;
+const LEFT_OUT_BLOCKS_MAX: usize = 4_096;
 
 /// Result of the fill of a block.
-type Filled = (BlockNo, Result<(), DiskError>);
+type BlockFillResult = (BlockNo, Result<(), DiskError>);
 
 impl<S: Seam> Shard<S> {
     /// True if only some sectors of the block are in memory, and their content is not on the backing.
     pub fn is_partial(&self, memory: &MemoryCache<S>, block: BlockNo) -> bool {
-        memory.find(self.number, block).is_some_and(|id| {
+        memory.find(self.volume_number, block).is_some_and(|id| {
             let slot = memory.slot(id);
             !slot.is_clean() && slot.present != Sectors::ALL
         })
@@ -33,17 +33,17 @@ impl<S: Seam> Shard<S> {
 
     /// The partial blocks among these changes that a log flush which nothing waits for leaves out.
     pub fn partial_blocks_to_leave_out(&self, memory: &MemoryCache<S>, changed: &ChangeSet) -> Vec<BlockNo> {
-        let unreadable = self.partial_blocks.unreadable.take();
+        let unreadable = self.partial_blocks.unreadable_blocks.take();
         let is_left_out = |block: &BlockNo| {
             self.is_partial(memory, *block) && !changed.overlaps_ranges(&block.single()) && !unreadable.contains(block)
         };
-        changed.blocks.iter().copied().filter(is_left_out).take(LEFT_OUT_MAX).collect()
+        changed.blocks.iter().copied().filter(is_left_out).take(LEFT_OUT_BLOCKS_MAX).collect()
     }
 
     /// Fills the blocks that a flush has left out, in a task. While one does so, these are left to a later flush.
     pub fn fill_left_out(self: &ShardRef<S>, blocks: Vec<BlockNo>) {
         let state = &self.partial_blocks;
-        state.left_out.set(blocks.len() as u64);
+        state.left_out_blocks.set(blocks.len() as u64);
         if blocks.is_empty() || state.is_filling.replace(true) {
             return;
         }
@@ -53,20 +53,20 @@ impl<S: Seam> Shard<S> {
             while !remaining.is_empty() && shard.uses_log() && !shard.is_abandoned.get() {
                 // Destage gets the other half of its part of the queue. A client's read of a block waits for its fill,
                 // so no fill waits for long.
-                let fills_max = (shard.dispatch.limit_of(Cause::Destage) / 2).clamp(1, FILLS_MAX);
-                let partial = shard.first_partial_blocks(&mut remaining, fills_max, WINDOW_BLOCKS);
+                let fills_max = (shard.dispatch.limit_of(Cause::Destage) / 2).clamp(1, CONCURRENT_FILLS_MAX);
+                let partial = shard.take_partial_blocks(&mut remaining, fills_max, SEARCHED_BLOCKS_MAX);
                 let filled = shard.fill_blocks(&partial).await;
                 let state = &shard.partial_blocks;
-                state.left_out.set(state.left_out.get().saturating_sub(filled.len() as u64));
-                shard.work.notify();
+                state.left_out_blocks.set(state.left_out_blocks.get().saturating_sub(filled.len() as u64));
+                shard.destage_work.notify();
                 let failed = filled.iter().filter(|(_, result)| result.is_err()).map(|(block, _)| *block);
-                state.unreadable.borrow_mut().extend(failed);
-                if state.unreadable.borrow().len() >= FILLS_MAX {
+                state.unreadable_blocks.borrow_mut().extend(failed);
+                if state.unreadable_blocks.borrow().len() >= CONCURRENT_FILLS_MAX {
                     // Not the blocks but the backing fails.
                     break;
                 }
             }
-            shard.partial_blocks.left_out.set(0);
+            shard.partial_blocks.left_out_blocks.set(0);
             shard.partial_blocks.is_filling.set(false);
         });
     }
@@ -74,30 +74,36 @@ impl<S: Seam> Shard<S> {
     /// Fills the first of these partial blocks, for which an operation waits, and of those among the first of the
     /// `further` blocks.
     pub async fn fill_partial_blocks(&self, partial: &[BlockNo], further: &[BlockNo]) -> Result<(), DiskError> {
-        let mut blocks = partial[..partial.len().min(FILLS_MAX)].to_vec();
+        let mut blocks = partial[..partial.len().min(CONCURRENT_FILLS_MAX)].to_vec();
         let needed = blocks.len();
-        blocks.extend(self.first_partial_blocks(&mut { further }, FILLS_MAX - needed, WINDOW_BLOCKS));
+        blocks.extend(self.take_partial_blocks(&mut { further }, CONCURRENT_FILLS_MAX - needed, SEARCHED_BLOCKS_MAX));
         let is_awaited = self.flush_batcher.is_run_awaited();
         let awaited_fills = &self.partial_blocks.awaited_fills;
         awaited_fills.update(|count| count + u32::from(is_awaited));
-        self.work.notify();
+        self.destage_work.notify();
         let filled = self.fill_blocks(&blocks).await;
         awaited_fills.update(|count| count - u32::from(is_awaited));
         // A block of a later chunk whose fill fails is filled again with its chunk.
         filled.into_iter().take(needed).try_for_each(|(_, result)| result)?;
-        if self.with(|_, memory| blocks.iter().take(needed).all(|block| self.is_partial(memory, *block))) {
+        if self.with_state(|_, memory| blocks.iter().take(needed).all(|block| self.is_partial(memory, *block))) {
             // No buffer was free for the merged content.
             self.core.pause_for_buffers().await;
         }
         Ok(())
     }
 
-    /// Takes `blocks` up to a number of partial ones, which it returns. It examines at most `window` blocks.
-    fn first_partial_blocks(&self, blocks: &mut &[BlockNo], count: usize, window: usize) -> Vec<BlockNo> {
-        self.with(|_, memory| {
+    /// Takes `blocks` up to a number of partial ones, which it returns. It examines at most `examined_blocks_max`
+    /// blocks.
+    fn take_partial_blocks(
+        &self,
+        blocks: &mut &[BlockNo],
+        blocks_max: usize,
+        examined_blocks_max: usize,
+    ) -> Vec<BlockNo> {
+        self.with_state(|_, memory| {
             let mut partial = Vec::new();
-            for _ in 0..window {
-                let Some((block, rest)) = blocks.split_first().filter(|_| partial.len() < count) else { break };
+            for _ in 0..examined_blocks_max {
+                let Some((block, rest)) = blocks.split_first().filter(|_| partial.len() < blocks_max) else { break };
                 *blocks = rest;
                 partial.extend(self.is_partial(memory, *block).then_some(*block));
             }
@@ -108,11 +114,12 @@ impl<S: Seam> Shard<S> {
     /// Fills blocks at once: an array serves many reads in the time of one. The first fill waits for a buffer, and the
     /// others do not, so no fill waits for one that another holds. A block that is being filled is not read again.
     /// Returns the results of the blocks that got a buffer.
-    async fn fill_blocks(&self, blocks: &[BlockNo]) -> Vec<Filled> {
-        let mut fills: Vec<BoxFuture<'_, Filled>> = Vec::new();
+    async fn fill_blocks(&self, blocks: &[BlockNo]) -> Vec<BlockFillResult> {
+        let mut fills: Vec<BoxFuture<'_, BlockFillResult>> = Vec::new();
         for block in blocks.iter().copied() {
-            let guard = self.with(|state, memory| {
-                let present = memory.find(self.number, block).map_or(Sectors::NONE, |id| memory.slot(id).present);
+            let guard = self.with_state(|state, memory| {
+                let present =
+                    memory.find(self.volume_number, block).map_or(Sectors::NONE, |id| memory.slot(id).present);
                 state.fill_guard_for(block, Sectors::ALL.without(present)).cloned()
             });
             if let Some(guard) = guard {

@@ -19,14 +19,14 @@ impl<S: Seam> Shard<S> {
     pub fn spill_if_full(&self) {
         // A full destage needs the blocks in memory.
         if !self.uses_log()
-            || self.state.borrow().flushing.single_flight.is_running()
+            || self.state.borrow().backing_flush.single_flight.is_running()
             || !self.is_above_spill_threshold()
         {
             return;
         }
-        let spilled = self.with(|state, memory| {
-            let keep = self.spill_threshold() / 2;
-            state.spill_oldest(memory, self.number, state.not_clean_blocks().saturating_sub(keep))
+        let spilled = self.with_state(|state, memory| {
+            let keep = self.spill_threshold_blocks() / 2;
+            state.spill_oldest(memory, self.volume_number, state.not_clean_blocks().saturating_sub(keep))
         });
         if spilled > 0 {
             self.throttle.record_progress(spilled);
@@ -37,22 +37,22 @@ impl<S: Seam> Shard<S> {
     /// Flushes the log in a separate task if memory holds much dirty data, the list of changes is long, changes were
     /// not logged for long, or destage waits for the record of a zero-range.
     pub fn flush_log_if_due(self: &ShardRef<S>) {
-        if !self.uses_log() || self.background_log_flush_running.get() {
+        if !self.uses_log() || self.background_flushes.is_log_flush_running.get() {
             return;
         }
         let has_many_changes = self.state.borrow().log_tracker.has_many_changes();
         if !(has_many_changes
             || self.is_above_spill_threshold()
-                && (self.partial_blocks.left_out.get() == 0 || self.changes_to_log() > 0)
+                && (self.partial_blocks.left_out_blocks.get() == 0 || self.changed_blocks_to_log() > 0)
             || self.has_much_unlogged_data()
             || self.has_old_unlogged_data()
-            || self.log_destage.zero_range_waits.get())
-            || self.seam().now() < self.next_background_log_flush.get()
+            || self.log_destage.is_zero_range_waiting.get())
+            || self.seam().now() < self.background_flushes.next_log_flush_at.get()
         {
             return;
         }
-        self.background_log_flush_running.set(true);
-        self.log_destage.zero_range_waits.set(false);
+        self.background_flushes.is_log_flush_running.set(true);
+        self.log_destage.is_zero_range_waiting.set(false);
         let shard = Rc::clone(self);
         self.seam().spawn(async move {
             let pause = match shard.flush_log_in_background().await {
@@ -60,35 +60,36 @@ impl<S: Seam> Shard<S> {
                 // The next flush that a client requests reports the error.
                 Err(_) => PAUSE_AFTER_FAILURE,
             };
-            shard.next_background_log_flush.set(shard.seam().now() + pause);
-            shard.background_log_flush_running.set(false);
+            shard.background_flushes.next_log_flush_at.set(shard.seam().now() + pause);
+            shard.background_flushes.is_log_flush_running.set(false);
         });
     }
 
     /// Number of dirty blocks above which blocks are spilled.
-    fn spill_threshold(&self) -> u64 {
-        self.last_not_clean_limit() * u64::from(self.core.spec().spill_percent) / 100
+    fn spill_threshold_blocks(&self) -> u64 {
+        self.last_not_clean_limit_blocks() * u64::from(self.core.spec().spill_percent) / 100
     }
 
     /// True if much of the dirty data may be unlogged, so that it is logged before blocks have to be spilled.
     fn has_much_unlogged_data(&self) -> bool {
-        self.changes_to_log() > self.spill_threshold() / 4
-            && self.state.borrow().not_clean_blocks() > self.spill_threshold() * 3 / 4
+        self.changed_blocks_to_log() > self.spill_threshold_blocks() / 4
+            && self.state.borrow().not_clean_blocks() > self.spill_threshold_blocks() * 3 / 4
     }
 
     /// Number of changed blocks that a flush which nothing waits for can log.
-    fn changes_to_log(&self) -> u64 {
-        let changes = self.state.borrow().log_tracker.changes_to_log();
-        changes.saturating_sub(self.partial_blocks.left_out.get())
+    fn changed_blocks_to_log(&self) -> u64 {
+        let changes = self.state.borrow().log_tracker.changed_blocks_to_log();
+        changes.saturating_sub(self.partial_blocks.left_out_blocks.get())
     }
 
     /// True if the oldest change that is not logged may be as old as dirty data without a log may get.
     fn has_old_unlogged_data(&self) -> bool {
         let state = self.state.borrow();
-        state.log_tracker.has_changes() && self.seam().now().since(state.logging.last_flush_at) >= self.age_max()
+        state.log_tracker.has_changes()
+            && self.seam().now().since(state.log_flush.last_flush_began_at) >= self.dirty_age_max()
     }
 
     fn is_above_spill_threshold(&self) -> bool {
-        self.state.borrow().not_clean_blocks() > self.spill_threshold()
+        self.state.borrow().not_clean_blocks() > self.spill_threshold_blocks()
     }
 }

@@ -31,23 +31,23 @@ impl<S: Seam> Shard<S> {
         if blocks.is_empty() {
             return Ok(());
         }
-        let losses = self.state.borrow().losses;
+        let losses = self.state.borrow().backing_losses;
         for batch in blocks.chunks(DESTAGE_BATCH_BLOCKS) {
             for run in batch.chunk_by(|block, next| block.next() == *next) {
                 self.reload_spilled(run[0].run(run.len() as u64)).await?;
             }
             let wait = Rc::new(WriteWait::default());
-            self.with(|state, memory| {
+            self.with_state(|state, memory| {
                 for block in batch {
-                    let id = memory.find(self.number, *block);
-                    if id.is_some_and(|id| memory.slot(id).dirty.is_some()) {
-                        state.waits.add(*block, &wait);
+                    let id = memory.find(self.volume_number, *block);
+                    if id.is_some_and(|id| memory.slot(id).dirty_epoch.is_some()) {
+                        state.write_waits.add(*block, &wait);
                     }
                 }
             });
-            self.await_written(Some(wait), false, losses).await?;
+            self.wait_until_written(Some(wait), false, losses).await?;
         }
-        self.sync_or_flush(losses).await
+        self.flush_backing_or_rewrite(losses).await
     }
 
     /// Reloads the spilled blocks among these, except blocks under another task's fill guard.

@@ -15,8 +15,8 @@ impl<S: Seam> Shard<S> {
     /// Makes the present content of these blocks durable on the backing. Other dirty data of the volume may stay dirty:
     /// after the loss of a flash device, its destage takes minutes.
     pub(super) async fn destage_blocks(self: &ShardRef<S>, blocks: &[BlockNo]) -> Result<(), RequestError> {
-        let losses = self.state.borrow().losses;
-        self.state.borrow_mut().failed.end_pauses();
+        let losses = self.state.borrow().backing_losses;
+        self.state.borrow_mut().failures.end_pauses();
         for run in blocks.chunk_by(|block, next| block.next() == *next) {
             self.reload_spilled(run[0].run(run.len() as u64)).await?;
         }
@@ -27,7 +27,7 @@ impl<S: Seam> Shard<S> {
                 // A read of a client holds the guard of a block, so the block is still spilled.
                 return self.flush_all().await;
             };
-            if self.await_written(Some(wait), false, losses).await.is_err() {
+            if self.wait_until_written(Some(wait), false, losses).await.is_err() {
                 // The write may be that of a client whose request failed, which this flush does not cover.
                 return self.flush_all().await;
             }
@@ -36,25 +36,25 @@ impl<S: Seam> Shard<S> {
             // if clients write meanwhile.
             remaining = sent.into_iter().map(|(block, _)| block).collect();
         }
-        self.sync_or_flush(losses).await
+        self.flush_backing_or_rewrite(losses).await
     }
 
     /// Registers `wait` for the dirty ones of these blocks. Returns those in flight, each with its operation; `None` if
     /// a block is on flash alone.
     fn wait_for_writes(&self, blocks: &[BlockNo], wait: &Rc<WriteWait>) -> Option<Vec<(BlockNo, u64)>> {
-        self.with(|state, memory| {
+        self.with_state(|state, memory| {
             let mut sent = Vec::new();
             for block in blocks {
-                let slot = memory.find(self.number, *block).map(|id| memory.slot(id));
+                let slot = memory.find(self.volume_number, *block).map(|id| memory.slot(id));
                 match (slot, state.zeroes.find(*block)) {
-                    (Some(slot), _) if slot.dirty.is_some() => state.waits.add(*block, wait),
-                    (Some(slot), _) if slot.in_flight.is_some() => {
+                    (Some(slot), _) if slot.dirty_epoch.is_some() => state.write_waits.add(*block, wait),
+                    (Some(slot), _) if slot.in_flight_epoch.is_some() => {
                         let writes = |operation: &&Operation| operation.blocks.contains(block);
                         sent.extend(state.operations.iter().find(writes).map(|operation| (*block, operation.id)));
                     }
                     (Some(_), _) => {}
                     (None, Some((start, range))) => match range.state {
-                        ZeroState::Dirty => state.waits.add(start, wait),
+                        ZeroState::Dirty => state.write_waits.add(start, wait),
                         ZeroState::InFlight(operation) => sent.push((*block, operation)),
                         ZeroState::Written(_) => {}
                     },

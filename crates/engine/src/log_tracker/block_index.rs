@@ -7,11 +7,11 @@ use std::ops::Range;
 use flash::BlockNo;
 
 /// Limit of entries in a chunk; a full chunk is halved.
-const ENTRIES_MAX: usize = 512;
+const CHUNK_ENTRIES_MAX: usize = 512;
 /// A chunk with fewer entries is merged into the one before it, if they fit.
-const ENTRIES_MIN: usize = 128;
+const CHUNK_ENTRIES_MIN: usize = 128;
 /// Entries by which the capacity of a chunk grows.
-const ENTRIES_STEP: usize = 32;
+const CHUNK_ENTRIES_STEP: usize = 32;
 
 /// The value of a block.
 pub type Value = [u32; 3];
@@ -28,11 +28,11 @@ struct Entry {
 pub struct BlockIndex {
     /// Keyed by the first block that a chunk may hold; all of its blocks share the upper half.
     chunks: BTreeMap<BlockNo, Vec<Entry>>,
-    len: usize,
+    entry_count: usize,
 }
 
 /// The first block with the same upper half.
-fn upper(block: BlockNo) -> BlockNo {
+fn chunk_base(block: BlockNo) -> BlockNo {
     BlockNo(block.0 >> 32 << 32)
 }
 
@@ -44,11 +44,11 @@ fn with_lower(base: BlockNo, lower: u32) -> BlockNo {
 impl BlockIndex {
     /// Number of entries.
     pub fn len(&self) -> usize {
-        self.len
+        self.entry_count
     }
 
     /// Approximate size in bytes.
-    pub fn bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         // A node of the map holds 5 to 11 entries and a few words.
         let chunk_overhead = 2 * (size_of::<BlockNo>() + size_of::<Vec<Entry>>());
         self.chunks.values().map(|chunk| chunk.capacity() * size_of::<Entry>() + chunk_overhead).sum()
@@ -56,35 +56,36 @@ impl BlockIndex {
 
     /// The value of a block.
     pub fn get(&self, block: BlockNo) -> Option<Value> {
-        let (_, chunk) = self.chunks.range(upper(block)..=block).next_back()?;
+        let (_, chunk) = self.chunks.range(chunk_base(block)..=block).next_back()?;
         let index = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
         Some(chunk[index].value)
     }
 
     /// The value of a block, mutable.
     pub fn get_mut(&mut self, block: BlockNo) -> Option<&mut Value> {
-        let (_, chunk) = self.chunks.range_mut(upper(block)..=block).next_back()?;
+        let (_, chunk) = self.chunks.range_mut(chunk_base(block)..=block).next_back()?;
         let index = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
         Some(&mut chunk[index].value)
     }
 
     /// Adds the entry of a block that has none.
     pub fn insert(&mut self, block: BlockNo, value: Value) {
-        let key = self.chunks.range(upper(block)..=block).next_back().map_or(upper(block), |(key, _)| *key);
+        let key = self.chunks.range(chunk_base(block)..=block).next_back().map_or(chunk_base(block), |(key, _)| *key);
         let chunk = self.chunks.entry(key).or_default();
         let search = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block);
         let index = search.expect_err("a block has one entry");
         if chunk.len() == chunk.capacity() {
-            chunk.reserve_exact(ENTRIES_STEP);
+            chunk.reserve_exact(CHUNK_ENTRIES_STEP);
         }
         chunk.insert(index, Entry { block: block.0 as u32, value });
-        self.len += 1;
-        if chunk.len() > ENTRIES_MAX {
+        self.entry_count += 1;
+        if chunk.len() > CHUNK_ENTRIES_MAX {
             // Entries added in ascending order leave nearly full chunks.
-            let split = if index + 1 == chunk.len() { ENTRIES_MAX - ENTRIES_STEP } else { ENTRIES_MAX / 2 };
+            let split =
+                if index + 1 == chunk.len() { CHUNK_ENTRIES_MAX - CHUNK_ENTRIES_STEP } else { CHUNK_ENTRIES_MAX / 2 };
             let right = chunk.split_off(split);
-            chunk.shrink_to(split + ENTRIES_STEP);
-            self.chunks.insert(with_lower(upper(block), right[0].block), right);
+            chunk.shrink_to(split + CHUNK_ENTRIES_STEP);
+            self.chunks.insert(with_lower(chunk_base(block), right[0].block), right);
         }
     }
 
@@ -93,20 +94,21 @@ impl BlockIndex {
     /// # Panics
     /// If the index is not empty or the order is not ascending.
     pub fn bulk_load(&mut self, entries: impl Iterator<Item = (BlockNo, Value)>) {
-        assert!(self.len == 0, "bulk load needs an empty index");
+        assert!(self.entry_count == 0, "bulk load needs an empty index");
         let (mut chunks, mut chunk, mut first, mut last) = (Vec::new(), Vec::new(), BlockNo::ZERO, None);
         for (block, value) in entries {
             assert!(last.replace(block).is_none_or(|last| last < block), "block {block} is out of order");
-            if chunk.len() == ENTRIES_MAX - ENTRIES_STEP || upper(block) != upper(first) {
+            if chunk.len() == CHUNK_ENTRIES_MAX - CHUNK_ENTRIES_STEP || chunk_base(block) != chunk_base(first) {
                 chunk.shrink_to_fit();
                 chunks.push((first, std::mem::take(&mut chunk)));
             }
             if chunk.is_empty() {
-                chunk.reserve_exact(ENTRIES_MAX - ENTRIES_STEP);
-                first = if chunks.is_empty() || upper(block) != upper(first) { upper(block) } else { block };
+                chunk.reserve_exact(CHUNK_ENTRIES_MAX - CHUNK_ENTRIES_STEP);
+                first =
+                    if chunks.is_empty() || chunk_base(block) != chunk_base(first) { chunk_base(block) } else { block };
             }
             chunk.push(Entry { block: block.0 as u32, value });
-            self.len += 1;
+            self.entry_count += 1;
         }
         chunk.shrink_to_fit();
         chunks.push((first, chunk));
@@ -115,11 +117,11 @@ impl BlockIndex {
 
     /// Removes and returns the value of a block.
     pub fn remove(&mut self, block: BlockNo) -> Option<Value> {
-        let (key, chunk) = self.chunks.range_mut(upper(block)..=block).next_back()?;
+        let (key, chunk) = self.chunks.range_mut(chunk_base(block)..=block).next_back()?;
         let key = *key;
         let index = chunk.binary_search_by_key(&(block.0 as u32), |entry| entry.block).ok()?;
         let entry = chunk.remove(index);
-        self.len -= 1;
+        self.entry_count -= 1;
         self.shrink_or_merge(key);
         Some(entry.value)
     }
@@ -130,8 +132,8 @@ impl BlockIndex {
             self.chunks.range(self.first_key(blocks.start)..blocks.end).map(|(key, _)| *key).collect();
         for key in keys {
             let Some(chunk) = self.chunks.get_mut(&key) else { continue };
-            let entries = entry_range(upper(key), chunk, &blocks);
-            self.len -= entries.len();
+            let entries = entry_range(chunk_base(key), chunk, &blocks);
+            self.entry_count -= entries.len();
             chunk.drain(entries).for_each(|entry| removed(entry.value));
             self.shrink_or_merge(key);
         }
@@ -141,7 +143,7 @@ impl BlockIndex {
     pub fn values_mut(&mut self, blocks: Range<BlockNo>) -> impl Iterator<Item = &mut Value> {
         let first = self.first_key(blocks.start);
         self.chunks.range_mut(first..blocks.end.max(first)).flat_map(move |(key, chunk)| {
-            let entries = entry_range(upper(*key), chunk, &blocks);
+            let entries = entry_range(chunk_base(*key), chunk, &blocks);
             chunk[entries].iter_mut().map(|entry| &mut entry.value)
         })
     }
@@ -165,7 +167,7 @@ impl BlockIndex {
         let chunk = self.chunks.get_mut(&key).expect("the chunk exists");
         let before = chunk.len();
         chunk.retain(|entry| keep(entry.value));
-        self.len -= before - chunk.len();
+        self.entry_count -= before - chunk.len();
         if chunk.len() < before {
             self.shrink_or_merge(key);
         }
@@ -181,31 +183,31 @@ impl BlockIndex {
     fn shrink_or_merge(&mut self, key: BlockNo) {
         let chunk = self.chunks.get_mut(&key).expect("the changed chunk exists");
         let len = chunk.len();
-        if len >= ENTRIES_MIN {
-            chunk.shrink_to(len + ENTRIES_STEP);
+        if len >= CHUNK_ENTRIES_MIN {
+            chunk.shrink_to(len + CHUNK_ENTRIES_STEP);
             return;
         }
         if len == 0 {
             self.chunks.remove(&key);
             return;
         }
-        let mut before = self.chunks.range_mut(upper(key)..key);
+        let mut before = self.chunks.range_mut(chunk_base(key)..key);
         if let Some((_, left)) = before.next_back()
-            && left.len() + len <= ENTRIES_MAX - ENTRIES_STEP
+            && left.len() + len <= CHUNK_ENTRIES_MAX - CHUNK_ENTRIES_STEP
         {
             left.reserve_exact(len);
             let left_key = *self.chunks.range(..key).next_back().expect("the chunk exists").0;
             let mut entries = self.chunks.remove(&key).expect("the chunk exists");
             self.chunks.get_mut(&left_key).expect("the chunk exists").append(&mut entries);
         } else {
-            self.chunks.get_mut(&key).expect("the chunk exists").shrink_to(len + ENTRIES_STEP);
+            self.chunks.get_mut(&key).expect("the chunk exists").shrink_to(len + CHUNK_ENTRIES_STEP);
         }
     }
 }
 
 /// The entries of a chunk.
 fn entries_of(key: BlockNo, chunk: &[Entry]) -> impl Iterator<Item = (BlockNo, Value)> + '_ {
-    let base = upper(key);
+    let base = chunk_base(key);
     chunk.iter().map(move |entry| (with_lower(base, entry.block), entry.value))
 }
 

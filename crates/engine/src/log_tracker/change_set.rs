@@ -30,13 +30,13 @@ pub struct ChangeSet {
     /// blocks is newer if these are in `blocks` as well.
     pub ranges: BTreeMap<BlockNo, (BlockNo, RangeChange)>,
     /// True if there were too many changes to record; every block then counts as changed.
-    pub everything: bool,
+    pub has_all_changed: bool,
 }
 
 impl ChangeSet {
     /// True if any of `blocks` has changed.
     pub fn overlaps(&self, blocks: &Range<BlockNo>) -> bool {
-        self.everything || self.blocks.range(blocks.clone()).next().is_some() || self.overlaps_ranges(blocks)
+        self.has_all_changed || self.blocks.range(blocks.clone()).next().is_some() || self.overlaps_ranges(blocks)
     }
 
     /// True if any of `blocks` lies in a changed range.
@@ -53,7 +53,7 @@ impl ChangeSet {
 
     /// True if there is nothing to make durable.
     pub fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.ranges.is_empty() && !self.everything
+        self.blocks.is_empty() && self.ranges.is_empty() && !self.has_all_changed
     }
 
     /// Adds a range, which replaces older changes of its blocks.
@@ -113,19 +113,19 @@ impl ChangeSet {
 
     /// Records that every block counts as changed.
     pub fn mark_all(&mut self) {
-        *self = ChangeSet { everything: true, ..ChangeSet::default() };
+        *self = ChangeSet { has_all_changed: true, ..ChangeSet::default() };
     }
 
     /// Keeps only changed blocks in `outdated`.
     pub fn restrict(&self, outdated: &mut OutdatedRanges) {
-        if !self.everything {
+        if !self.has_all_changed {
             outdated.keep_only(|blocks| self.parts_of(blocks));
         }
     }
 
     /// Adds `older` changes to these.
     pub fn add_older(&mut self, mut older: ChangeSet, blocks_max: usize) {
-        if older.everything || self.everything {
+        if older.has_all_changed || self.has_all_changed {
             return self.mark_all();
         }
         let newer = std::mem::take(self);
@@ -238,7 +238,7 @@ mod tests {
         let blocks = || (0..4 * RANGES_MAX as u64).map(|number| BlockNo(number * 2));
         changed.blocks.extend(blocks());
         blocks().for_each(|block| changed.mark_outdated(block));
-        assert!(!changed.everything && changed.ranges.len() == OUTDATED_RANGES_MAX);
+        assert!(!changed.has_all_changed && changed.ranges.len() == OUTDATED_RANGES_MAX);
         assert_eq!(changed.blocks.len(), 4 * RANGES_MAX - OUTDATED_RANGES_MAX);
     }
 }

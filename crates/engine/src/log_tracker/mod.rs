@@ -68,36 +68,36 @@ pub struct LogTracker {
     tracks_changes: bool,
     /// True if a recovery may find records of the volume.
     may_have_records: bool,
-    changed: ChangeSet,
+    changes: ChangeSet,
     /// Changed blocks that background flushes leave out.
-    bypass: StreamBypass,
+    stream_bypass: StreamBypass,
     /// The changes that a flush is making durable.
-    taken: Option<Rc<ChangeSet>>,
+    taken_changes: Option<Rc<ChangeSet>>,
     /// The flush in progress has appended the taken blocks below this one.
     taken_until: BlockNo,
     /// Blocks whose records a recovery must ignore; `Some` only if memory outlives the process.
     outdated: Option<OutdatedRanges>,
-    blocks_max: usize,
+    changed_blocks_max: usize,
     entries: BTreeMap<BlockNo, BlockEntry>,
     /// Records that need no [`BlockEntry`]: durable, without an older one, at stage [`WritebackStage::NotSent`]. No
     /// block is in both.
     record_index: RecordIndex,
-    written: VecDeque<(BlockNo, CompletionNo)>,
+    written_records: VecDeque<(BlockNo, CompletionNo)>,
     zero_records: ZeroRecords,
     /// Positions of records that may be retired.
     retirable: Vec<Position>,
     /// Records among these that hold the newest content of their blocks.
     keepable: BTreeMap<BlockNo, Position>,
     /// Violates R2, for tests of the checker: records of changed blocks are kept, too.
-    pub sabotage_keep: bool,
+    pub is_keep_sabotaged: bool,
 }
 
 impl LogTracker {
-    /// Starts recording changes, at most `blocks_max` blocks individually. `survives_restart`: memory outlives the
-    /// process.
-    pub fn start_tracking(&mut self, blocks_max: usize, survives_restart: bool) {
-        (self.tracks_changes, self.blocks_max, self.outdated) =
-            (true, blocks_max, survives_restart.then(OutdatedRanges::default));
+    /// Starts recording changes, at most `changed_blocks_max` blocks individually. `survives_restart`: memory outlives
+    /// the process.
+    pub fn start_tracking(&mut self, changed_blocks_max: usize, survives_restart: bool) {
+        (self.tracks_changes, self.changed_blocks_max, self.outdated) =
+            (true, changed_blocks_max, survives_restart.then(OutdatedRanges::default));
     }
 
     /// The blocks whose records are out of date; `None` unless memory outlives the process.
@@ -108,8 +108,8 @@ impl LogTracker {
     /// Records that the newest content of these blocks is durable on the backing or discarded, and that memory no
     /// longer records it.
     pub fn record_clean(&mut self, blocks: Range<BlockNo>) {
-        for block in self.bypass.remove_range(&blocks) {
-            self.changed.mark_outdated(block);
+        for block in self.stream_bypass.remove_range(&blocks) {
+            self.changes.mark_outdated(block);
         }
         let is_unlogged = self.may_have_records && self.has_unlogged_change(&blocks);
         if let Some(outdated) = self.outdated.as_mut().filter(|_| is_unlogged) {
@@ -127,7 +127,7 @@ impl LogTracker {
 
     /// True if one of these blocks has changed since the last flush of the log, or a flush in progress takes it.
     fn has_unlogged_change(&self, blocks: &Range<BlockNo>) -> bool {
-        self.changed.overlaps(blocks) || self.taken.as_deref().is_some_and(|taken| taken.overlaps(blocks))
+        self.changes.overlaps(blocks) || self.taken_changes.as_deref().is_some_and(|taken| taken.overlaps(blocks))
     }
 
     /// True if a recovery may find records of the volume.
@@ -152,7 +152,7 @@ impl LogTracker {
 
     /// Bytes of memory that the index of spilled blocks takes.
     pub fn index_bytes(&self) -> usize {
-        self.record_index.bytes()
+        self.record_index.memory_bytes()
     }
 
     /// True if the block is spilled: neither memory nor the backing has its newest content.
@@ -169,24 +169,25 @@ impl LogTracker {
     pub fn next_spilled_run(
         &self,
         from: BlockNo,
-        boundary: u64,
-        count: u64,
+        boundary_blocks: u64,
+        run_blocks_max: u64,
         is_eligible: impl Fn(BlockNo) -> bool,
     ) -> Option<Range<BlockNo>> {
-        self.record_index.next_run(from, boundary, count, is_eligible)
+        self.record_index.next_run(from, boundary_blocks, run_blocks_max, is_eligible)
     }
 
     /// Adds to `found` the blocks from `from` on whose newest content is a record in these segments, and whose write to
-    /// the backing has not begun. Examines about `examined_max` records, and returns the block at which to continue.
+    /// the backing has not begun. Examines about `examined_records_max` records, and returns the block at which to
+    /// continue.
     pub fn newest_in_segments(
         &self,
         from: BlockNo,
-        examined_max: usize,
+        examined_records_max: usize,
         segments: &BTreeSet<SegmentNo>,
         found: &mut Vec<BlockNo>,
     ) -> Option<BlockNo> {
-        let next_indexed = self.record_index.iter_from(from).nth(examined_max).map(|(block, _)| block);
-        let next_held = self.entries.range(from..).nth(examined_max).map(|(block, _)| *block);
+        let next_indexed = self.record_index.iter_from(from).nth(examined_records_max).map(|(block, _)| block);
+        let next_held = self.entries.range(from..).nth(examined_records_max).map(|(block, _)| *block);
         let next = next_indexed.into_iter().chain(next_held).min();
         let end = next.unwrap_or(BlockNo::MAX);
         let indexed = self.record_index.iter_from(from).take_while(|(block, _)| *block < end);
@@ -218,7 +219,7 @@ impl LogTracker {
         let is_unsent = entry.is_some_and(|entry| {
             entry.position.is_some() && entry.older.is_none() && entry.stage == WritebackStage::NotSent
         });
-        is_unsent && !self.changed.everything && !self.changed.blocks.contains(&block)
+        is_unsent && !self.changes.has_all_changed && !self.changes.blocks.contains(&block)
     }
 
     /// Records that the block leaves memory: its record holds the same content.
@@ -245,28 +246,28 @@ impl LogTracker {
 
     /// Records that the block's newest content is not in the log.
     pub fn record_change(&mut self, block: BlockNo) {
-        self.bypass.remove(block);
+        self.stream_bypass.remove(block);
         self.add_change(block);
     }
 
     /// Like [`LogTracker::record_change`] for a block that a stream has written at `now`. It bypasses the log unless
-    /// `max` blocks do already. It is then in no changed range, because a flush leaves out the block alone.
-    pub fn record_stream_change(&mut self, block: BlockNo, now: Nanos, max: usize) {
+    /// `blocks_max` blocks do already. It is then in no changed range, because a flush leaves out the block alone.
+    pub fn record_stream_change(&mut self, block: BlockNo, now: Nanos, blocks_max: usize) {
         self.add_change(block);
         // The cut below may split a range.
-        if self.changed.ranges.len() < RANGES_MAX / 2 && self.bypass.add(block, now, max) {
-            self.changed.cut_ranges(&block.single());
+        if self.changes.ranges.len() < RANGES_MAX / 2 && self.stream_bypass.add(block, now, blocks_max) {
+            self.changes.cut_ranges(&block.single());
         } else {
-            self.bypass.remove(block);
+            self.stream_bypass.remove(block);
         }
     }
 
     fn add_change(&mut self, block: BlockNo) {
         self.keepable.remove(&block);
-        if self.tracks_changes && !self.changed.everything {
-            self.changed.blocks.insert(block);
-            if self.changed.blocks.len() > self.blocks_max {
-                self.changed.mark_all();
+        if self.tracks_changes && !self.changes.has_all_changed {
+            self.changes.blocks.insert(block);
+            if self.changes.blocks.len() > self.changed_blocks_max {
+                self.changes.mark_all();
             }
         }
     }
@@ -276,40 +277,40 @@ impl LogTracker {
         while let Some(block) = self.keepable.range(blocks.clone()).next().map(|(block, _)| *block) {
             self.keepable.remove(&block);
         }
-        self.bypass.remove_range(&blocks);
-        if self.tracks_changes && !self.changed.everything {
-            self.changed.add_range(blocks, change);
+        self.stream_bypass.remove_range(&blocks);
+        if self.tracks_changes && !self.changes.has_all_changed {
+            self.changes.add_range(blocks, change);
         }
     }
 
     /// The changes since the last flush.
     pub fn changes(&self) -> &ChangeSet {
-        &self.changed
+        &self.changes
     }
 
     /// Takes the list of changes and starts a new one with the changed blocks that are `left_out`.
     pub fn take_changes(&mut self, left_out: &[BlockNo]) -> Rc<ChangeSet> {
-        self.bypass.clear();
+        self.stream_bypass.clear();
         self.begin_log_flush(left_out)
     }
 
     /// Like [`LogTracker::take_changes`], but leaves out the blocks that have bypassed the log since a time later than
     /// `left_out_after`.
     pub fn take_changes_beside_streams(&mut self, left_out_after: Nanos, left_out: &[BlockNo]) -> Rc<ChangeSet> {
-        if self.changed.everything {
+        if self.changes.has_all_changed {
             return self.take_changes(left_out);
         }
-        self.bypass.end_until(left_out_after);
+        self.stream_bypass.end_until(left_out_after);
         self.begin_log_flush(left_out)
     }
 
     /// Takes all changes but the blocks that bypass the log or are `left_out`.
     fn begin_log_flush(&mut self, left_out: &[BlockNo]) -> Rc<ChangeSet> {
-        let mut changed = std::mem::take(&mut self.changed);
-        let remaining = self.bypass.blocks().chain(left_out.iter().copied());
-        self.changed.blocks = remaining.filter(|block| changed.blocks.remove(block)).collect();
+        let mut changed = std::mem::take(&mut self.changes);
+        let remaining = self.stream_bypass.blocks().chain(left_out.iter().copied());
+        self.changes.blocks = remaining.filter(|block| changed.blocks.remove(block)).collect();
         let changed = Rc::new(changed);
-        (self.taken, self.taken_until) = (Some(Rc::clone(&changed)), BlockNo::ZERO);
+        (self.taken_changes, self.taken_until) = (Some(Rc::clone(&changed)), BlockNo::ZERO);
         changed
     }
 
@@ -319,37 +320,39 @@ impl LogTracker {
     }
 
     /// Ends the flush of the taken changes; if it failed, they count as changed again.
-    pub fn end_log_flush(&mut self, changed: &ChangeSet, durable: bool) {
-        self.taken = None;
-        match durable {
-            true => self.outdated.iter_mut().for_each(|outdated| self.changed.restrict(outdated)),
+    pub fn end_log_flush(&mut self, changed: &ChangeSet, is_durable: bool) {
+        self.taken_changes = None;
+        match is_durable {
+            true => self.outdated.iter_mut().for_each(|outdated| self.changes.restrict(outdated)),
             false => {
-                self.changed.add_older(changed.clone(), self.blocks_max);
-                self.bypass.blocks().for_each(|block| self.changed.cut_ranges(&block.single()));
+                self.changes.add_older(changed.clone(), self.changed_blocks_max);
+                self.stream_bypass.blocks().for_each(|block| self.changes.cut_ranges(&block.single()));
             }
         }
     }
 
-    /// Number of blocks changed since the last flush, without those that bypass the log; 0 if there were too many to
+    /// Number of blocks changed since the last flush, without blocks that bypass the log; 0 if there were too many to
     /// record.
-    pub fn changes_to_log(&self) -> u64 {
-        self.changed.blocks.len().saturating_sub(self.bypass.len()) as u64
+    pub fn changed_blocks_to_log(&self) -> u64 {
+        self.changes.blocks.len().saturating_sub(self.stream_bypass.len()) as u64
     }
 
     /// The blocks of streams that bypass the log.
     pub fn stream_bypass(&self) -> &StreamBypass {
-        &self.bypass
+        &self.stream_bypass
     }
 
     /// True if there are unflushed changes.
     pub fn has_changes(&self) -> bool {
-        !self.changed.is_empty()
+        !self.changes.is_empty()
     }
 
     /// True if the changes, or the ranges that are out of date, come close to the limit of what can be recorded.
     pub fn has_many_changes(&self) -> bool {
         let needs_flush = self.outdated.as_ref().is_some_and(OutdatedRanges::needs_flush);
-        needs_flush || self.changed.blocks.len() > self.blocks_max / 2 || self.changed.ranges.len() > RANGES_MAX / 2
+        needs_flush
+            || self.changes.blocks.len() > self.changed_blocks_max / 2
+            || self.changes.ranges.len() > RANGES_MAX / 2
     }
 
     /// Records that the block's content is being appended to the log; `stage` is its write-back stage.
@@ -361,7 +364,7 @@ impl LogTracker {
         };
         self.entries.insert(block, BlockEntry { position: None, older, stage });
         if let WritebackStage::Written(sequence) = stage {
-            self.written.push_back((block, sequence));
+            self.written_records.push_back((block, sequence));
         }
     }
 
@@ -391,8 +394,8 @@ impl LogTracker {
         }
         let entry = &self.entries[&block];
         if entry.stage == WritebackStage::Durable {
-            // Content that changed later is in `changed`; the changes of the flush itself are in the record.
-            let is_newest = !self.changed.overlaps(&block.single());
+            // Content that changed later is in `changes`; the changes of the flush itself are in the record.
+            let is_newest = !self.changes.overlaps(&block.single());
             self.retire_record(block, is_newest);
         }
     }
@@ -440,15 +443,16 @@ impl LogTracker {
         self.zero_records.are_in_segments(segments)
     }
 
-    /// Retires records of zero-ranges, of which it examines `examined_max`. Zeroes are durable on the backing unless
-    /// they wait for it, as `waits_for_backing` reports; newer content is durable when it no longer counts as changed.
-    pub fn retire_zeroes(&mut self, examined_max: usize, waits_for_backing: impl Fn(&Range<BlockNo>) -> bool) {
-        let (changed, taken) = (&self.changed, self.taken.as_deref());
+    /// Retires records of zero-ranges, of which it examines `examined_records_max`. Zeroes are durable on the backing
+    /// unless they wait for it, as `waits_for_backing` reports; newer content is durable when it no longer counts as
+    /// changed.
+    pub fn retire_zeroes(&mut self, examined_records_max: usize, waits_for_backing: impl Fn(&Range<BlockNo>) -> bool) {
+        let (changed, taken) = (&self.changes, self.taken_changes.as_deref());
         let is_durable = |blocks: &Range<BlockNo>| {
             let is_changed = changed.overlaps(blocks) || taken.is_some_and(|taken| taken.overlaps(blocks));
             !is_changed && !waits_for_backing(blocks)
         };
-        self.zero_records.retire(examined_max, is_durable, &mut self.retirable);
+        self.zero_records.retire(examined_records_max, is_durable, &mut self.retirable);
     }
 
     /// Like [`LogTracker::retire_zeroes`] for all records, at a higher cost: newer content is also durable if it is
@@ -459,11 +463,11 @@ impl LogTracker {
         has_unclean: impl Fn(&Range<BlockNo>) -> bool,
         waits_for_backing: impl Fn(&Range<BlockNo>) -> bool,
     ) {
-        let is_pending = |changes: &ChangeSet, blocks: &Range<BlockNo>| match changes.everything {
+        let is_pending = |changes: &ChangeSet, blocks: &Range<BlockNo>| match changes.has_all_changed {
             true => has_unclean(blocks),
             false => changes.blocks.range(blocks.clone()).any(|block| is_unclean(*block)),
         };
-        let (changed, taken) = (&self.changed, self.taken.as_deref());
+        let (changed, taken) = (&self.changes, self.taken_changes.as_deref());
         let is_durable = |blocks: &Range<BlockNo>| {
             let is_pending = is_pending(changed, blocks) || taken.is_some_and(|taken| is_pending(taken, blocks));
             !is_pending && !waits_for_backing(blocks)
@@ -503,7 +507,7 @@ impl LogTracker {
 
     /// Records that the block's newest content is being written to the backing.
     pub fn record_send(&mut self, block: BlockNo) {
-        self.bypass.record_send(block);
+        self.stream_bypass.record_send(block);
         if let Some(position) = self.take_from_index(block) {
             self.entries
                 .insert(block, BlockEntry { position: Some(position), older: None, stage: WritebackStage::NotSent });
@@ -519,13 +523,13 @@ impl LogTracker {
             && entry.stage == WritebackStage::Sent
         {
             entry.stage = WritebackStage::Written(sequence);
-            self.written.push_back((block, sequence));
+            self.written_records.push_back((block, sequence));
         }
     }
 
     /// Records that the write of the block to the backing has failed.
     pub fn record_failed_write(&mut self, block: BlockNo) {
-        self.bypass.remove(block);
+        self.stream_bypass.remove(block);
         if let Some(entry) = self.entries.get_mut(&block)
             && entry.stage == WritebackStage::Sent
         {
@@ -535,10 +539,10 @@ impl LogTracker {
 
     /// Records a flush of the backing that covers all completions below `covered`.
     pub fn record_backing_flush(&mut self, covered: CompletionNo) {
-        for _ in 0..self.written.len() {
-            let (block, sequence) = self.written.pop_front().expect("the queue has as many entries as counted");
+        for _ in 0..self.written_records.len() {
+            let (block, sequence) = self.written_records.pop_front().expect("the queue has as many entries as counted");
             if sequence >= covered {
-                self.written.push_back((block, sequence));
+                self.written_records.push_back((block, sequence));
                 continue;
             }
             let Some(entry) =
@@ -556,8 +560,8 @@ impl LogTracker {
 
     /// Records that the backing may have lost its unflushed writes.
     pub fn record_backing_loss(&mut self) {
-        self.bypass.end_sent();
-        for (block, sequence) in std::mem::take(&mut self.written) {
+        self.stream_bypass.end_sent();
+        for (block, sequence) in std::mem::take(&mut self.written_records) {
             if let Some(entry) =
                 self.entries.get_mut(&block).filter(|entry| entry.stage == WritebackStage::Written(sequence))
             {
@@ -567,12 +571,12 @@ impl LogTracker {
     }
 
     /// Retires the records of all blocks that are not spilled and whose newest content is durable on the backing, as
-    /// `durable` reports. None of these records may be in the middle of an append.
-    pub fn retire_records_if(&mut self, durable: impl Fn(BlockNo) -> bool) {
-        let blocks: Vec<BlockNo> = self.entries.keys().copied().filter(|block| durable(*block)).collect();
+    /// `is_durable` reports. None of these records may be in the middle of an append.
+    pub fn retire_records_if(&mut self, is_durable: impl Fn(BlockNo) -> bool) {
+        let blocks: Vec<BlockNo> = self.entries.keys().copied().filter(|block| is_durable(*block)).collect();
         // A write of the newest content may have failed since, so these records prove nothing about the backing.
         blocks.into_iter().for_each(|block| self.retire_record(block, false));
-        for block in self.record_index.superseded().into_iter().filter(|block| durable(*block)) {
+        for block in self.record_index.superseded().into_iter().filter(|block| is_durable(*block)) {
             let position = self.take_from_index(block);
             self.retirable.extend(position);
         }
@@ -609,14 +613,14 @@ impl LogTracker {
 
     /// True if the block has not changed since its record was made.
     fn holds_newest_content(&self, block: BlockNo) -> bool {
-        self.is_unchanged(block) || self.sabotage_keep
+        self.is_unchanged(block) || self.is_keep_sabotaged
     }
 
     /// True if the block has not changed since its record was made.
     fn is_unchanged(&self, block: BlockNo) -> bool {
         let is_changed = |changes: &ChangeSet| changes.overlaps(&block.single());
-        let is_pending = block >= self.taken_until && self.taken.as_deref().is_some_and(is_changed);
-        !is_changed(&self.changed) && !is_pending
+        let is_pending = block >= self.taken_until && self.taken_changes.as_deref().is_some_and(is_changed);
+        !is_changed(&self.changes) && !is_pending
     }
 
     /// Retires the record of a block, whose content is durable on the backing. `is_newest`: it is the newest content.
@@ -663,7 +667,7 @@ mod tests {
         let mut tracker = LogTracker::default();
         tracker.start_tracking(1_000, true);
         tracker.outdated().expect("memory outlives the process").add(BlockNo(5)..BlockNo(9));
-        tracker.changed.mark_all();
+        tracker.changes.mark_all();
         tracker.end_log_flush(&ChangeSet::default(), true);
         let mut tags = Vec::new();
         let write_tag = |tag: seam::RangeTag| {

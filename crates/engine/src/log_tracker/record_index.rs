@@ -12,7 +12,7 @@ use flash::{BlockNo, Position, SegmentNo};
 use super::block_index::{BlockIndex, Value};
 
 /// Flag in the second word: the record holds the block's newest content.
-const SPILLED: u32 = 1 << 31;
+const SPILLED_FLAG: u32 = 1 << 31;
 
 /// A record in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct IndexEntry {
 impl IndexEntry {
     fn to_value(self) -> Value {
         let [segment, index, checksum] = self.position.to_words();
-        [segment, index | if self.is_spilled { SPILLED } else { 0 }, checksum]
+        [segment, index | if self.is_spilled { SPILLED_FLAG } else { 0 }, checksum]
     }
 
     fn of_value(value: Value) -> IndexEntry {
@@ -34,22 +34,22 @@ impl IndexEntry {
 }
 
 fn position_of([segment, index, checksum]: Value) -> Position {
-    Position::from_words([segment, index & !SPILLED, checksum])
+    Position::from_words([segment, index & !SPILLED_FLAG, checksum])
 }
 
 fn is_spilled([_, index, _]: Value) -> bool {
-    index & SPILLED != 0
+    index & SPILLED_FLAG != 0
 }
 
 fn clear_spilled([_, index, _]: &mut Value) {
-    *index &= !SPILLED;
+    *index &= !SPILLED_FLAG;
 }
 
 /// The records, by block.
 #[derive(Default)]
 pub struct RecordIndex {
     records: BlockIndex,
-    spilled: usize,
+    spilled_count: usize,
 }
 
 impl RecordIndex {
@@ -60,12 +60,12 @@ impl RecordIndex {
 
     /// Number of spilled blocks.
     pub fn spilled_blocks(&self) -> u64 {
-        self.spilled as u64
+        self.spilled_count as u64
     }
 
     /// Approximate size in bytes.
-    pub fn bytes(&self) -> usize {
-        self.records.bytes()
+    pub fn memory_bytes(&self) -> usize {
+        self.records.memory_bytes()
     }
 
     /// The record of a block.
@@ -75,13 +75,13 @@ impl RecordIndex {
 
     /// True if the block is spilled: this record alone holds its newest content.
     pub fn is_spilled(&self, block: BlockNo) -> bool {
-        self.spilled > 0 && self.records.get(block).is_some_and(is_spilled)
+        self.spilled_count > 0 && self.records.get(block).is_some_and(is_spilled)
     }
 
     /// Adds the record of a block that has none in the index.
     pub fn insert(&mut self, block: BlockNo, entry: IndexEntry) {
         self.records.insert(block, entry.to_value());
-        self.spilled += usize::from(entry.is_spilled);
+        self.spilled_count += usize::from(entry.is_spilled);
     }
 
     /// Adds records in ascending order of block to an empty index.
@@ -94,27 +94,27 @@ impl RecordIndex {
             spilled += usize::from(entry.is_spilled);
             (block, entry.to_value())
         }));
-        self.spilled = spilled;
+        self.spilled_count = spilled;
     }
 
     /// Removes and returns the record of a block.
     pub fn remove(&mut self, block: BlockNo) -> Option<IndexEntry> {
         let entry = IndexEntry::of_value(self.records.remove(block)?);
-        self.spilled -= usize::from(entry.is_spilled);
+        self.spilled_count -= usize::from(entry.is_spilled);
         Some(entry)
     }
 
     /// Marks the records of these blocks as superseded by newer content; they stay in the index. Returns how many
     /// blocks were spilled.
     pub fn supersede(&mut self, blocks: Range<BlockNo>) -> u64 {
-        let before = self.spilled;
+        let before = self.spilled_count;
         if before > 0 {
             for value in self.records.values_mut(blocks) {
-                self.spilled -= usize::from(is_spilled(*value));
+                self.spilled_count -= usize::from(is_spilled(*value));
                 clear_spilled(value);
             }
         }
-        (before - self.spilled) as u64
+        (before - self.spilled_count) as u64
     }
 
     /// Removes and returns all records of these blocks.
@@ -137,7 +137,7 @@ impl RecordIndex {
 
     /// The blocks whose records are superseded but still held.
     pub fn superseded(&self) -> Vec<BlockNo> {
-        if self.spilled == self.records.len() {
+        if self.spilled_count == self.records.len() {
             return Vec::new();
         }
         self.records.iter().filter(|(_, value)| !is_spilled(*value)).map(|(block, _)| block).collect()
@@ -154,19 +154,19 @@ impl RecordIndex {
         inside.map(|(block, _)| block)
     }
 
-    /// A run of up to `count` consecutive spilled blocks that `is_eligible` accepts. It starts at the first such block
-    /// from `from` on and does not cross a multiple of `boundary`.
+    /// A run of up to `run_blocks_max` consecutive spilled blocks that `is_eligible` accepts. It starts at the first
+    /// such block from `from` on and does not cross a multiple of `boundary_blocks`.
     pub fn next_run(
         &self,
         from: BlockNo,
-        boundary: u64,
-        count: u64,
+        boundary_blocks: u64,
+        run_blocks_max: u64,
         is_eligible: impl Fn(BlockNo) -> bool,
     ) -> Option<Range<BlockNo>> {
         let spilled = self.records.iter_from(from).filter(|(_, value)| is_spilled(*value)).map(|(block, _)| block);
         let mut blocks = spilled.skip_while(|block| !is_eligible(*block));
         let start = blocks.next()?;
-        let end_max = start.align_down(boundary).plus(boundary).min(start.plus(count));
+        let end_max = start.align_down(boundary_blocks).plus(boundary_blocks).min(start.plus(run_blocks_max));
         let mut end = start.next();
         while end < end_max && blocks.next() == Some(end) && is_eligible(end) {
             end = end.next();
@@ -270,7 +270,7 @@ mod tests {
             loaded.bulk_load(records());
             records().for_each(|(block, record)| inserted.insert(block, record));
             assert_eq!((loaded.len(), loaded.spilled_blocks()), (inserted.len(), inserted.spilled_blocks()));
-            assert!(loaded.bytes() <= 18 * loaded.len(), "{} bytes", loaded.bytes());
+            assert!(loaded.memory_bytes() <= 18 * loaded.len(), "{} bytes", loaded.memory_bytes());
             for (block, record) in records() {
                 assert_eq!(loaded.get(block), Some(record));
                 assert_eq!(loaded.get(block.next()), inserted.get(block.next()));
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn spilled_blocks_cost_at_most_24_bytes_each() {
-        let bytes_per_entry = |index: &RecordIndex| index.bytes().div_ceil(index.len());
+        let bytes_per_entry = |index: &RecordIndex| index.memory_bytes().div_ceil(index.len());
         let (mut scattered, mut ordered, mut draw) = (RecordIndex::default(), RecordIndex::default(), draws(3));
         let mut blocks: Vec<u64> = (0..300_000).map(|number| number * 7).collect();
         blocks.iter().for_each(|block| ordered.insert(BlockNo(*block), entry(*block, true)));

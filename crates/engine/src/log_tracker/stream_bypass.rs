@@ -9,7 +9,7 @@ use flash::BlockNo;
 use seam::Nanos;
 
 /// Number of waiting blocks from which they are destaged.
-const DUE_BLOCKS: usize = 128;
+const DUE_BLOCKS_MIN: usize = 128;
 /// Fewer blocks are destaged this long after the last one was written.
 const QUIET_AFTER: Nanos = Nanos::from_millis(100);
 
@@ -17,48 +17,48 @@ const QUIET_AFTER: Nanos = Nanos::from_millis(100);
 #[derive(Default)]
 pub struct StreamBypass {
     /// All blocks, each with the time since which it has bypassed the log.
-    since: BTreeMap<BlockNo, Nanos>,
+    bypassed_since: BTreeMap<BlockNo, Nanos>,
     /// Blocks whose newest content was not sent to the backing yet.
-    waiting: BTreeSet<BlockNo>,
-    last_write: Nanos,
+    waiting_blocks: BTreeSet<BlockNo>,
+    last_write_at: Nanos,
 }
 
 impl StreamBypass {
-    /// Adds a block that was written at `now`, unless it is a new one beside `max` others. Returns whether it bypasses
-    /// the log.
-    pub fn add(&mut self, block: BlockNo, now: Nanos, max: usize) -> bool {
-        if self.since.len() >= max && !self.since.contains_key(&block) {
+    /// Adds a block that was written at `now`, unless it is a new one beside `blocks_max` others. Returns whether it
+    /// bypasses the log.
+    pub fn add(&mut self, block: BlockNo, now: Nanos, blocks_max: usize) -> bool {
+        if self.bypassed_since.len() >= blocks_max && !self.bypassed_since.contains_key(&block) {
             return false;
         }
-        self.since.entry(block).or_insert(now);
-        self.waiting.insert(block);
-        self.last_write = now;
+        self.bypassed_since.entry(block).or_insert(now);
+        self.waiting_blocks.insert(block);
+        self.last_write_at = now;
         true
     }
 
     /// Removes a block.
     pub fn remove(&mut self, block: BlockNo) {
-        if self.since.remove(&block).is_some() {
-            self.waiting.remove(&block);
+        if self.bypassed_since.remove(&block).is_some() {
+            self.waiting_blocks.remove(&block);
         }
     }
 
-    /// Removes these blocks, and returns those that were removed.
+    /// Removes these blocks, and returns the removed ones.
     pub fn remove_range(&mut self, blocks: &Range<BlockNo>) -> Vec<BlockNo> {
-        let removed: Vec<BlockNo> = self.since.range(blocks.clone()).map(|(block, _)| *block).collect();
+        let removed: Vec<BlockNo> = self.bypassed_since.range(blocks.clone()).map(|(block, _)| *block).collect();
         removed.iter().for_each(|block| self.remove(*block));
         removed
     }
 
     /// Removes all blocks.
     pub fn clear(&mut self) {
-        (self.since, self.waiting) = (BTreeMap::new(), BTreeSet::new());
+        (self.bypassed_since, self.waiting_blocks) = (BTreeMap::new(), BTreeSet::new());
     }
 
     /// Removes the blocks that have bypassed the log since `time` or longer.
     pub fn end_until(&mut self, time: Nanos) {
-        let waiting = &mut self.waiting;
-        self.since.retain(|block, since| {
+        let waiting = &mut self.waiting_blocks;
+        self.bypassed_since.retain(|block, since| {
             let is_young = *since > time;
             if !is_young {
                 waiting.remove(block);
@@ -69,44 +69,44 @@ impl StreamBypass {
 
     /// Removes the blocks whose newest content was sent to the backing.
     pub fn end_sent(&mut self) {
-        self.since.retain(|block, _| self.waiting.contains(block));
+        self.bypassed_since.retain(|block, _| self.waiting_blocks.contains(block));
     }
 
     /// Records that the newest content of a block was sent to the backing.
     pub fn record_send(&mut self, block: BlockNo) {
-        self.waiting.remove(&block);
+        self.waiting_blocks.remove(&block);
     }
 
     /// Number of blocks.
     pub fn len(&self) -> usize {
-        self.since.len()
+        self.bypassed_since.len()
     }
 
     /// All blocks, in order.
     pub fn blocks(&self) -> impl Iterator<Item = BlockNo> {
-        self.since.keys().copied()
+        self.bypassed_since.keys().copied()
     }
 
     /// The blocks whose newest content was not sent: those from `first` on, then the others.
     pub fn waiting_from(&self, first: BlockNo) -> impl Iterator<Item = &BlockNo> {
-        self.waiting.range(first..).chain(self.waiting.range(..first))
+        self.waiting_blocks.range(first..).chain(self.waiting_blocks.range(..first))
     }
 
-    /// True if so many blocks wait that they are destaged while the stream goes on. `max`: as for
+    /// True if so many blocks wait that they are destaged while the stream goes on. `blocks_max`: as for
     /// [`StreamBypass::add`].
-    pub fn has_many_waiting(&self, max: usize) -> bool {
-        self.waiting.len() >= DUE_BLOCKS.min(max / 2).max(1)
+    pub fn has_many_waiting(&self, blocks_max: usize) -> bool {
+        self.waiting_blocks.len() >= DUE_BLOCKS_MIN.min(blocks_max / 2).max(1)
     }
 
     /// True if waiting blocks are to be destaged.
-    pub fn is_due(&self, now: Nanos, max: usize) -> bool {
-        let is_quiet = now.since(self.last_write) >= QUIET_AFTER;
-        self.has_many_waiting(max) || is_quiet && !self.waiting.is_empty()
+    pub fn is_due(&self, now: Nanos, blocks_max: usize) -> bool {
+        let is_quiet = now.since(self.last_write_at) >= QUIET_AFTER;
+        self.has_many_waiting(blocks_max) || is_quiet && !self.waiting_blocks.is_empty()
     }
 
     /// True if a flush of the backing is due, because many blocks were sent.
-    pub fn has_many_sent(&self, max: usize) -> bool {
-        self.since.len() - self.waiting.len() > max / 2
+    pub fn has_many_sent(&self, blocks_max: usize) -> bool {
+        self.bypassed_since.len() - self.waiting_blocks.len() > blocks_max / 2
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
         bypass.add(BlockNo(0), Nanos::ZERO, 1_000);
         assert!(!bypass.is_due(Nanos(QUIET_AFTER.0 - 1), 1_000));
         assert!(bypass.is_due(QUIET_AFTER, 1_000));
-        (1..DUE_BLOCKS as u64).for_each(|number| assert!(bypass.add(BlockNo(number), LATER, 1_000)));
+        (1..DUE_BLOCKS_MIN as u64).for_each(|number| assert!(bypass.add(BlockNo(number), LATER, 1_000)));
         assert!(bypass.is_due(LATER, 1_000), "many blocks are due at once");
     }
 
@@ -154,6 +154,6 @@ mod tests {
         );
         bypass.record_send(BlockNo(1));
         bypass.end_sent();
-        assert_eq!((bypass.blocks().collect::<Vec<_>>(), bypass.waiting.len()), (vec![BlockNo(2)], 1));
+        assert_eq!((bypass.blocks().collect::<Vec<_>>(), bypass.waiting_blocks.len()), (vec![BlockNo(2)], 1));
     }
 }

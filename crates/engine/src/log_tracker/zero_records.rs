@@ -19,7 +19,7 @@ struct RecordPart {
 
 struct Record {
     position: Position,
-    parts: usize,
+    part_count: usize,
 }
 
 /// The records of a volume's zero-ranges.
@@ -48,7 +48,7 @@ impl ZeroRecords {
     pub fn insert(&mut self, blocks: Range<BlockNo>, position: Position) {
         let record = self.next_record;
         self.next_record += 1;
-        self.records.insert(record, Record { position, parts: 1 });
+        self.records.insert(record, Record { position, part_count: 1 });
         self.parts.insert(blocks.start, RecordPart { end: blocks.end, record });
     }
 
@@ -62,27 +62,27 @@ impl ZeroRecords {
             let remainders = [(start, blocks.start), (blocks.end, part.end)];
             for (start, end) in remainders.into_iter().filter(|(start, end)| start < end) {
                 self.parts.insert(start, RecordPart { end, ..part });
-                self.record(part.record).parts += 1;
+                self.record_mut(part.record).part_count += 1;
             }
-            self.release(part.record, retired);
+            self.release_part(part.record, retired);
         }
     }
 
-    /// Removes the parts that `is_durable` elsewhere among the next `examined_max`. Adds the positions of records
+    /// Removes the parts that `is_durable` elsewhere among the next `examined_parts_max`. Adds the positions of records
     /// without blocks to `retired`.
     pub fn retire(
         &mut self,
-        examined_max: usize,
+        examined_parts_max: usize,
         is_durable: impl Fn(&Range<BlockNo>) -> bool,
         retired: &mut Vec<Position>,
     ) {
-        for _ in 0..self.parts.len().min(examined_max) {
+        for _ in 0..self.parts.len().min(examined_parts_max) {
             let next = self.parts.range(self.cursor..).next().or_else(|| self.parts.iter().next());
             let Some((start, part)) = next.map(|(start, part)| (*start, *part)) else { return };
             self.cursor = part.end;
             if is_durable(&(start..part.end)) {
                 self.parts.remove(&start);
-                self.release(part.record, retired);
+                self.release_part(part.record, retired);
             }
         }
     }
@@ -98,15 +98,15 @@ impl ZeroRecords {
         self.records.values().any(|record| segments.contains(&record.position.segment()))
     }
 
-    fn record(&mut self, id: RecordId) -> &mut Record {
+    fn record_mut(&mut self, id: RecordId) -> &mut Record {
         self.records.get_mut(&id).expect("the record of a part exists")
     }
 
     /// Removes one part from the count of a record; a record without parts is retired.
-    fn release(&mut self, id: RecordId, retired: &mut Vec<Position>) {
-        let record = self.record(id);
-        record.parts -= 1;
-        if record.parts == 0 {
+    fn release_part(&mut self, id: RecordId, retired: &mut Vec<Position>) {
+        let record = self.record_mut(id);
+        record.part_count -= 1;
+        if record.part_count == 0 {
             retired.push(record.position);
             self.records.remove(&id);
         }

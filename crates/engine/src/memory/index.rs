@@ -13,19 +13,19 @@ use super::slot::BLOCKS_PER_PAGE;
 use crate::page_hash::page_hash;
 
 /// Slot of a block that is not in memory.
-const EMPTY: u32 = u32::MAX;
+const NO_SLOT: u32 = u32::MAX;
 
 struct Page {
     number: PageNo,
-    volume: u32,
+    volume_number: u32,
     /// Number of blocks with a slot.
-    used: u32,
+    used_slots: u32,
     slots: [u32; BLOCKS_PER_PAGE],
 }
 
 impl Page {
-    fn matches(&self, volume: u32, number: PageNo) -> bool {
-        self.number == number && self.volume == volume
+    fn matches(&self, volume_number: u32, number: PageNo) -> bool {
+        self.number == number && self.volume_number == volume_number
     }
 }
 
@@ -33,9 +33,9 @@ impl Page {
 pub struct Index {
     table: HashTable<u32>,
     pages: Vec<Page>,
-    free: Vec<u32>,
+    free_pages: Vec<u32>,
     /// The page found last: the blocks of one request share few pages.
-    last_found: Cell<u32>,
+    last_found_page: Cell<u32>,
 }
 
 impl Index {
@@ -44,8 +44,8 @@ impl Index {
         Index {
             table: HashTable::with_capacity(pages_max),
             pages: Vec::with_capacity(pages_max),
-            free: Vec::with_capacity(pages_max),
-            last_found: Cell::new(0),
+            free_pages: Vec::with_capacity(pages_max),
+            last_found_page: Cell::new(0),
         }
     }
 
@@ -56,63 +56,65 @@ impl Index {
     }
 
     /// The slot of a block.
-    pub fn find(&self, volume: u32, block: BlockNo) -> Option<u32> {
+    pub fn find(&self, volume_number: u32, block: BlockNo) -> Option<u32> {
         let (number, slot_index) = block.page();
-        let page = self.page_index(volume, number)?;
-        Some(self.pages[page as usize].slots[slot_index]).filter(|slot| *slot != EMPTY)
+        let page = self.find_page(volume_number, number)?;
+        Some(self.pages[page as usize].slots[slot_index]).filter(|slot| *slot != NO_SLOT)
     }
 
     /// The slots of a page's blocks; `None` if no block of the page is in memory.
-    pub fn page_slots(&self, volume: u32, number: PageNo) -> Option<[Option<u32>; BLOCKS_PER_PAGE]> {
-        let page = self.page_index(volume, number)?;
-        Some(self.pages[page as usize].slots.map(|slot| (slot != EMPTY).then_some(slot)))
+    pub fn page_slots(&self, volume_number: u32, number: PageNo) -> Option<[Option<u32>; BLOCKS_PER_PAGE]> {
+        let page = self.find_page(volume_number, number)?;
+        Some(self.pages[page as usize].slots.map(|slot| (slot != NO_SLOT).then_some(slot)))
     }
 
     /// Records that a block that had no slot is in `slot`.
-    pub fn insert(&mut self, volume: u32, block: BlockNo, slot: u32) {
+    pub fn insert(&mut self, volume_number: u32, block: BlockNo, slot: u32) {
         let (number, slot_index) = block.page();
-        let page = match self.page_index(volume, number) {
+        let page = match self.find_page(volume_number, number) {
             Some(page) => page,
-            None => self.add_page(volume, number),
+            None => self.add_page(volume_number, number),
         };
         let page = &mut self.pages[page as usize];
-        assert_eq!(page.slots[slot_index], EMPTY, "a block has one slot");
+        assert_eq!(page.slots[slot_index], NO_SLOT, "a block has one slot");
         page.slots[slot_index] = slot;
-        page.used += 1;
+        page.used_slots += 1;
     }
 
     /// Removes a block that has a slot.
-    pub fn remove(&mut self, volume: u32, block: BlockNo) {
+    pub fn remove(&mut self, volume_number: u32, block: BlockNo) {
         let (number, slot_index) = block.page();
-        let page_index = self.page_index(volume, number).expect("the block to remove is indexed");
+        let page_index = self.find_page(volume_number, number).expect("the block to remove is indexed");
         let page = &mut self.pages[page_index as usize];
-        assert_ne!(page.slots[slot_index], EMPTY, "the block to remove has a slot");
-        page.slots[slot_index] = EMPTY;
-        page.used -= 1;
-        if page.used == 0 {
-            let hash = page_hash(volume, number);
+        assert_ne!(page.slots[slot_index], NO_SLOT, "the block to remove has a slot");
+        page.slots[slot_index] = NO_SLOT;
+        page.used_slots -= 1;
+        if page.used_slots == 0 {
+            let hash = page_hash(volume_number, number);
             let entry =
                 self.table.find_entry(hash, |other| *other == page_index).expect("a page in use is in the table");
             entry.remove();
-            self.free.push(page_index);
+            self.free_pages.push(page_index);
         }
     }
 
     #[inline]
-    fn page_index(&self, volume: u32, number: PageNo) -> Option<u32> {
-        let last = self.last_found.get();
-        if self.pages.get(last as usize).is_some_and(|page| page.used > 0 && page.matches(volume, number)) {
+    fn find_page(&self, volume_number: u32, number: PageNo) -> Option<u32> {
+        let last = self.last_found_page.get();
+        if self.pages.get(last as usize).is_some_and(|page| page.used_slots > 0 && page.matches(volume_number, number))
+        {
             return Some(last);
         }
-        let page =
-            *self.table.find(page_hash(volume, number), |index| self.pages[*index as usize].matches(volume, number))?;
-        self.last_found.set(page);
+        let page = *self.table.find(page_hash(volume_number, number), |index| {
+            self.pages[*index as usize].matches(volume_number, number)
+        })?;
+        self.last_found_page.set(page);
         Some(page)
     }
 
-    fn add_page(&mut self, volume: u32, number: PageNo) -> u32 {
-        let page = Page { number, volume, used: 0, slots: [EMPTY; BLOCKS_PER_PAGE] };
-        let page_index = match self.free.pop() {
+    fn add_page(&mut self, volume_number: u32, number: PageNo) -> u32 {
+        let page = Page { number, volume_number, used_slots: 0, slots: [NO_SLOT; BLOCKS_PER_PAGE] };
+        let page_index = match self.free_pages.pop() {
             Some(page_index) => {
                 self.pages[page_index as usize] = page;
                 page_index
@@ -123,9 +125,9 @@ impl Index {
             }
         };
         let pages = &self.pages;
-        self.table.insert_unique(page_hash(volume, number), page_index, |other| {
+        self.table.insert_unique(page_hash(volume_number, number), page_index, |other| {
             let page = &pages[*other as usize];
-            page_hash(page.volume, page.number)
+            page_hash(page.volume_number, page.number)
         });
         page_index
     }

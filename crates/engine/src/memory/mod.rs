@@ -45,15 +45,15 @@ pub const fn pool_bytes_for(memory_bytes: u64) -> u64 {
 }
 
 /// The key of a block in replacement policies.
-pub fn block_key(volume: u32, block: BlockNo) -> u64 {
-    hash_key(volume, block.0)
+pub fn block_key(volume_number: u32, block: BlockNo) -> u64 {
+    hash_key(volume_number, block.0)
 }
 
 /// The memory cache of one core.
 pub struct MemoryCache<S: Seam> {
     seam: S,
     slots: Vec<Slot<S::Block>>,
-    free: Vec<u32>,
+    free_slots: Vec<u32>,
     index: Index,
     policy: Box<dyn Policy>,
     /// Usage and quotas of the volumes.
@@ -68,7 +68,7 @@ impl<S: Seam> MemoryCache<S> {
         let blocks = seam.blocks_total();
         MemoryCache {
             slots: Vec::with_capacity(blocks),
-            free: Vec::with_capacity(blocks),
+            free_slots: Vec::with_capacity(blocks),
             index: Index::new(blocks),
             policy: Box::new(Clock2Q::new(blocks)),
             volume_usage: VolumeUsageTable::default(),
@@ -78,16 +78,16 @@ impl<S: Seam> MemoryCache<S> {
     }
 
     /// The slot of a block.
-    pub fn find(&self, volume: u32, block: BlockNo) -> Option<u32> {
-        self.index.find(volume, block)
+    pub fn find(&self, volume_number: u32, block: BlockNo) -> Option<u32> {
+        self.index.find(volume_number, block)
     }
 
     /// Prefetches into the processor's cache the memory that look-ups of these blocks will touch. All slots are
     /// prefetched first, then the data that they point to, so that the memory latencies overlap.
-    pub fn prefetch_index_entries(&self, volume: u32, blocks: &[BlockNo]) {
+    pub fn prefetch_index_entries(&self, volume_number: u32, blocks: &[BlockNo]) {
         let mut slots = [None; PREFETCHED_ENTRIES_MAX];
         for (block, slot) in blocks.iter().zip(&mut slots) {
-            *slot = self.index.find(volume, *block);
+            *slot = self.index.find(volume_number, *block);
             if let Some(id) = *slot {
                 seam::hint::prefetch(&self.slots[id as usize]);
                 self.policy.prefetch_entry(id);
@@ -99,19 +99,19 @@ impl<S: Seam> MemoryCache<S> {
     }
 
     /// Like [`MemoryCache::prefetch_index_entries`], for the first blocks of one request.
-    pub fn prefetch_run_entries(&self, volume: u32, blocks: std::ops::Range<BlockNo>) {
+    pub fn prefetch_run_entries(&self, volume_number: u32, blocks: std::ops::Range<BlockNo>) {
         if BlockNo::count(&blocks) < 2 {
             return;
         }
         let mut run = [BlockNo(0); PREFETCHED_ENTRIES_MAX];
         let count = BlockNo::count(&blocks).min(PREFETCHED_ENTRIES_MAX as u64) as usize;
         run.iter_mut().zip(BlockNo::each(&blocks)).for_each(|(slot, block)| *slot = block);
-        self.prefetch_index_entries(volume, &run[..count]);
+        self.prefetch_index_entries(volume_number, &run[..count]);
     }
 
     /// The slots of a page's blocks; `None` if no block of the page is in memory.
-    pub fn page_slots(&self, volume: u32, page: PageNo) -> Option<[Option<u32>; BLOCKS_PER_PAGE]> {
-        self.index.page_slots(volume, page)
+    pub fn page_slots(&self, volume_number: u32, page: PageNo) -> Option<[Option<u32>; BLOCKS_PER_PAGE]> {
+        self.index.page_slots(volume_number, page)
     }
 
     /// The content and state of a slot.
@@ -137,18 +137,18 @@ impl<S: Seam> MemoryCache<S> {
 
     /// Records a use.
     pub fn touch(&mut self, slot: u32) {
-        self.policy.hit(slot);
-        self.volume_usage.record_use(self.slots[slot as usize].volume);
+        self.policy.record_hit(slot);
+        self.volume_usage.record_use(self.slots[slot as usize].volume_number);
     }
 
-    /// Records that a client has read a block up to byte `end`. Returns true if the block was read ahead and no client
-    /// has read its last sector yet: all reads of a sequential pass over its sectors count as its first use.
-    pub fn record_readahead_use(&mut self, slot: u32, end: usize) -> bool {
+    /// Records that a client has read a block up to byte `end_byte`. Returns true if the block was read ahead and no
+    /// client has read its last sector yet: all reads of a sequential pass over its sectors count as its first use.
+    pub fn record_readahead_use(&mut self, slot: u32, end_byte: usize) -> bool {
         let slot = &mut self.slots[slot as usize];
-        let was_read_ahead = slot.read_ahead;
+        let was_read_ahead = slot.was_read_ahead;
         // A slot is written only if necessary: hits share its cache line.
-        if was_read_ahead && end == seam::BLOCK_BYTES {
-            slot.read_ahead = false;
+        if was_read_ahead && end_byte == seam::BLOCK_BYTES {
+            slot.was_read_ahead = false;
         }
         was_read_ahead
     }
@@ -161,7 +161,7 @@ impl<S: Seam> MemoryCache<S> {
         }
         // The victim's buffer may still be referenced by a reply. If a few more evictions free no buffer, none will.
         for _ in 0..8 {
-            let victim = self.victim()?;
+            let victim = self.find_victim()?;
             self.free_slot(victim);
             if let Some(block) = self.seam.alloc() {
                 return Some(block);
@@ -172,9 +172,16 @@ impl<S: Seam> MemoryCache<S> {
 
     /// Adds a block that has no slot, clean and unpinned. A volume at its maximum loses another block for it, unless
     /// all of its blocks are pinned.
-    pub fn insert(&mut self, volume: u32, block: BlockNo, data: S::Block, present: Sectors, admit: Admit) -> u32 {
-        self.evict_to_max(volume);
-        let id = match self.free.pop() {
+    pub fn insert(
+        &mut self,
+        volume_number: u32,
+        block: BlockNo,
+        data: S::Block,
+        present: Sectors,
+        admit: Admit,
+    ) -> u32 {
+        self.evict_to_max(volume_number);
+        let id = match self.free_slots.pop() {
             Some(id) => id,
             None => {
                 self.slots.push(Slot::unused());
@@ -183,11 +190,11 @@ impl<S: Seam> MemoryCache<S> {
         };
         let slot = &mut self.slots[id as usize];
         assert!(slot.data.is_none() && slot.is_clean(), "a free slot is empty");
-        (slot.data, slot.block, slot.volume, slot.present) = (Some(data), block, volume, present);
-        (slot.transit, slot.acked_unwritten, slot.read_ahead) = (false, false, false);
-        self.index.insert(volume, block, id);
-        self.policy.insert(volume, id, block_key(volume, block), admit);
-        self.volume_usage.update(volume, |usage| usage.held += 1);
+        (slot.data, slot.block, slot.volume_number, slot.present) = (Some(data), block, volume_number, present);
+        (slot.is_transit, slot.has_acked_unwritten, slot.was_read_ahead) = (false, false, false);
+        self.index.insert(volume_number, block, id);
+        self.policy.insert(volume_number, id, block_key(volume_number, block), admit);
+        self.volume_usage.update(volume_number, |usage| usage.held_blocks += 1);
         id
     }
 
@@ -233,12 +240,12 @@ impl<S: Seam> MemoryCache<S> {
 
     fn free_slot(&mut self, id: u32) {
         let slot = &mut self.slots[id as usize];
-        let (volume, block) = (slot.volume, slot.block);
+        let (volume, block) = (slot.volume_number, slot.block);
         slot.data = None;
         slot.present = Sectors::NONE;
         slot.generation = slot.generation.wrapping_add(1);
         self.index.remove(volume, block);
-        self.free.push(id);
-        self.volume_usage.update(volume, |usage| usage.held -= 1);
+        self.free_slots.push(id);
+        self.volume_usage.update(volume, |usage| usage.held_blocks -= 1);
     }
 }

@@ -34,7 +34,7 @@ impl OutdatedRanges {
         if self.ranges.len() > RANGES_MAX {
             return;
         }
-        while let Some((left, left_end)) = self.before(end.next()).filter(|(_, left_end)| *left_end >= start) {
+        while let Some((left, left_end)) = self.last_before(end.next()).filter(|(_, left_end)| *left_end >= start) {
             if left <= blocks.start && left_end >= blocks.end {
                 return;
             }
@@ -48,7 +48,7 @@ impl OutdatedRanges {
 
     /// Removes blocks whose newest content a record may hold, or of which the log has no record.
     pub fn remove(&mut self, blocks: Range<BlockNo>) {
-        while let Some((start, end)) = self.before(blocks.end).filter(|(_, end)| *end > blocks.start) {
+        while let Some((start, end)) = self.last_before(blocks.end).filter(|(_, end)| *end > blocks.start) {
             self.ranges.remove(&start);
             self.tags.mark_changed(start);
             for (start, end) in [(start, blocks.start), (blocks.end, end)] {
@@ -89,7 +89,7 @@ impl OutdatedRanges {
     }
 
     /// The last range that starts before `end`.
-    fn before(&self, end: BlockNo) -> Option<(BlockNo, BlockNo)> {
+    fn last_before(&self, end: BlockNo) -> Option<(BlockNo, BlockNo)> {
         self.ranges.range(..end).next_back().map(|(start, end)| (*start, *end))
     }
 }

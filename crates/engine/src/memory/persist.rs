@@ -1,7 +1,7 @@
 //! Persisted memory: tags that follow the states of slots and zero-ranges, and survive the process.
 //!
-//! [`crate::shard::Shard::with`] changes many states in one step, and the tags are updated at its end. New tags are
-//! written first, then obsolete ones are cleared. A kill in between leaves both, and the newer one counts.
+//! [`crate::shard::Shard::with_state`] changes many states in one step, and the tags are updated at its end. New tags
+//! are written first, then obsolete ones are cleared. A kill in between leaves both, and the newer one counts.
 
 use flash::VolumeId;
 use seam::{BlockTag, Seam};
@@ -13,15 +13,15 @@ use super::zeroes::ZeroRanges;
 /// Pending updates of tags.
 pub struct TagUpdates<B> {
     /// Slots with new content that is not clean.
-    new: Vec<u32>,
+    new_slots: Vec<u32>,
     /// Buffers whose content is clean or superseded, and the numbers of their tags. They are held so that they are not
     /// reused before their tags are cleared.
-    obsolete: Vec<(B, u64)>,
+    obsolete_buffers: Vec<(B, u64)>,
 }
 
 impl<B> Default for TagUpdates<B> {
     fn default() -> Self {
-        TagUpdates { new: Vec::new(), obsolete: Vec::new() }
+        TagUpdates { new_slots: Vec::new(), obsolete_buffers: Vec::new() }
     }
 }
 
@@ -29,7 +29,7 @@ impl<S: Seam> MemoryCache<S> {
     /// Records that a slot has new content, and that `old` was replaced if it was another buffer.
     pub fn record_new_content(&mut self, slot: u32, old: Option<S::Block>) {
         if self.seam.survives_restart() {
-            self.tag_updates.new.push(slot);
+            self.tag_updates.new_slots.push(slot);
             if let Some(old) = old {
                 self.queue_clear(old);
             }
@@ -48,7 +48,7 @@ impl<S: Seam> MemoryCache<S> {
     fn queue_clear(&mut self, block: S::Block) {
         let number = self.seam.tag_of(&block);
         if number != 0 {
-            self.tag_updates.obsolete.push((block, number));
+            self.tag_updates.obsolete_buffers.push((block, number));
         }
     }
 
@@ -58,7 +58,7 @@ impl<S: Seam> MemoryCache<S> {
             zeroes.discard_tag_changes();
             return;
         }
-        for id in self.tag_updates.new.drain(..) {
+        for id in self.tag_updates.new_slots.drain(..) {
             let slot = &self.slots[id as usize];
             if let Some(data) = slot.data.as_ref().filter(|_| !slot.is_clean()) {
                 self.seam.tag(data, BlockTag { volume_id: volume_id.0, block: slot.block.0, sectors: slot.present.0 });
@@ -71,7 +71,7 @@ impl<S: Seam> MemoryCache<S> {
             let obsolete = outdated.update_tags(volume_id, |tag| seam.tag_range(tag));
             obsolete.into_iter().for_each(|index| seam.untag_range(index));
         }
-        for (block, number) in self.tag_updates.obsolete.drain(..) {
+        for (block, number) in self.tag_updates.obsolete_buffers.drain(..) {
             self.seam.untag(&block, number);
         }
         obsolete_ranges.into_iter().for_each(|index| self.seam.untag_range(index));

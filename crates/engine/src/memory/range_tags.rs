@@ -10,20 +10,20 @@ use seam::RangeTag;
 #[derive(Default)]
 pub struct RangeTags {
     /// First blocks of ranges that appeared, disappeared or changed their end since the last update.
-    changed: Vec<BlockNo>,
+    changed_ranges: Vec<BlockNo>,
     /// Tags now in persisted memory, each with its index there; `None` if the table of range tags was full.
-    written: BTreeMap<BlockNo, (RangeTag, Option<u32>)>,
+    written_tags: BTreeMap<BlockNo, (RangeTag, Option<u32>)>,
 }
 
 impl RangeTags {
     /// Records that the range at `start` has changed.
     pub fn mark_changed(&mut self, start: BlockNo) {
-        self.changed.push(start);
+        self.changed_ranges.push(start);
     }
 
     /// Discards the recorded changes, for a daemon without persisted memory.
     pub fn discard_changes(&mut self) {
-        self.changed.clear();
+        self.changed_ranges.clear();
     }
 
     /// Writes the tags of changed ranges through `write_tag`; `range_at` returns the present range at a first block.
@@ -34,14 +34,14 @@ impl RangeTags {
         mut write_tag: impl FnMut(RangeTag) -> Option<u32>,
     ) -> Vec<u32> {
         let mut obsolete = Vec::new();
-        for start in std::mem::take(&mut self.changed) {
+        for start in std::mem::take(&mut self.changed_ranges) {
             let present = range_at(start);
-            if present == self.written.get(&start).map(|(tag, _)| *tag) {
+            if present == self.written_tags.get(&start).map(|(tag, _)| *tag) {
                 continue;
             }
             let old = match present {
-                Some(present) => self.written.insert(start, (present, write_tag(present))),
-                None => self.written.remove(&start),
+                Some(present) => self.written_tags.insert(start, (present, write_tag(present))),
+                None => self.written_tags.remove(&start),
             };
             obsolete.extend(old.and_then(|(_, index)| index));
         }

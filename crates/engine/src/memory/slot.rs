@@ -79,7 +79,7 @@ pub struct UnflushedWrite {
     /// Oldest epoch of the content.
     pub epoch: Epoch,
     /// Completion number of the write of its newest part.
-    pub sequence: CompletionNo,
+    pub completion: CompletionNo,
 }
 
 /// A cached block.
@@ -96,24 +96,24 @@ pub struct Slot<B> {
     /// The block.
     pub block: BlockNo,
     /// Number of its volume on this core.
-    pub volume: u32,
+    pub volume_number: u32,
     /// Number of blocks that have used this slot.
     pub generation: u32,
     /// Valid sectors of the content.
     pub present: Sectors,
     /// True if only this slot still holds acknowledged content, so that a failed write must not abandon it.
-    pub acked_unwritten: bool,
+    pub has_acked_unwritten: bool,
     /// True if the block is in memory only to be destaged: it leaves memory when it is clean, unless a refresh of its
     /// page is queued.
-    pub transit: bool,
+    pub is_transit: bool,
     /// True if the block was read from the backing ahead of clients, and no client has read it to its end since.
-    pub read_ahead: bool,
+    pub was_read_ahead: bool,
     /// Time since which the block has been dirty without interruption.
     pub dirty_since: Nanos,
     /// `Some` if the newest content is not on the backing: the epoch of its oldest part.
-    pub dirty: Option<Epoch>,
+    pub dirty_epoch: Option<Epoch>,
     /// Oldest epoch of the content that is in flight to the backing.
-    pub in_flight: Option<Epoch>,
+    pub in_flight_epoch: Option<Epoch>,
     /// Content that is on the backing, not flushed there.
     pub written: Option<UnflushedWrite>,
 }
@@ -124,22 +124,22 @@ impl<B> Slot<B> {
         Slot {
             data: None,
             block: BlockNo(0),
-            volume: 0,
+            volume_number: 0,
             generation: 0,
             present: Sectors::NONE,
-            dirty: None,
-            in_flight: None,
+            dirty_epoch: None,
+            in_flight_epoch: None,
             written: None,
-            acked_unwritten: false,
+            has_acked_unwritten: false,
             dirty_since: Nanos::ZERO,
-            transit: false,
-            read_ahead: false,
+            is_transit: false,
+            was_read_ahead: false,
         }
     }
 
     /// True if the backing durably holds the same content.
     pub fn is_clean(&self) -> bool {
-        self.dirty.is_none() && self.in_flight.is_none() && self.written.is_none()
+        self.dirty_epoch.is_none() && self.in_flight_epoch.is_none() && self.written.is_none()
     }
 }
 

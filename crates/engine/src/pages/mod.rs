@@ -27,17 +27,17 @@ use crate::memory::{BlockNo, PageNo};
 use crate::shard::core_state::CoreState;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
-pub use sync::SyncResult;
+pub use sync::BackingFlushResult;
 
 impl<S: Seam> Shard<S> {
     /// Invalidates the flash copies of these blocks before newer content is acknowledged (R2, docs/rules.md).
     pub fn invalidate_flash(&self, blocks: Range<BlockNo>) {
         if let Some(pages) = &self.flash_tier.pages
             && !blocks.is_empty()
-            && !self.sabotage(Sabotage::StaleOnFlash)
+            && !self.has_sabotage(Sabotage::StaleOnFlash)
         {
             self.restore_pins(&blocks);
-            if !self.sabotage(Sabotage::KeptOverWrite) {
+            if !self.has_sabotage(Sabotage::KeptOverWrite) {
                 self.kept_records.borrow_mut().remove(blocks.clone());
             }
             pages.invalidate(blocks);
@@ -48,10 +48,10 @@ impl<S: Seam> Shard<S> {
     /// `None` without a flash cache.
     pub async fn begin_write(&self, blocks: Range<BlockNo>) -> Option<WriteIntent> {
         let pages = self.flash_tier.pages.as_ref()?;
-        if self.sabotage(Sabotage::StaleOnFlash) {
+        if self.has_sabotage(Sabotage::StaleOnFlash) {
             return None;
         }
-        if self.sabotage(Sabotage::NoDirtyRegions) {
+        if self.has_sabotage(Sabotage::NoDirtyRegions) {
             pages.invalidate(blocks);
             return None;
         }
@@ -61,15 +61,15 @@ impl<S: Seam> Shard<S> {
         Some(pages.begin_write(blocks).await)
     }
 
-    /// Ends a write that [`Shard::begin_write`] announced. `succeeded` is true if the write succeeded in full.
-    pub fn end_write(&self, write_intent: Option<WriteIntent>, succeeded: bool) {
+    /// Ends a write that [`Shard::begin_write`] announced. `has_succeeded` is true if the write succeeded in full.
+    pub fn end_write(&self, write_intent: Option<WriteIntent>, has_succeeded: bool) {
         if self.flash_tier.pages.is_none() {
             return;
         }
         // The write gets its own completion number: no flush that began earlier covers it.
-        let sequence = self.state.borrow_mut().next_completion();
-        if !succeeded {
-            self.flash_tier.settled.set(sequence.next());
+        let sequence = self.state.borrow_mut().number_completion();
+        if !has_succeeded {
+            self.flash_tier.settled_completion.set(sequence.next());
         }
         if let (Some(pages), Some(write_intent)) = (&self.flash_tier.pages, write_intent) {
             pages.end_write(write_intent, sequence);
@@ -86,14 +86,14 @@ impl<S: Seam> Shard<S> {
         let refreshed = self.queue_refresh(&destaged.blocks);
         // Under a policy that caches no writes, a block leaves memory although a refresh of its page is queued.
         let retained = if self.keeps_writes() { refreshed } else { BTreeSet::new() };
-        self.drop_transit(&destaged.transit, &retained);
+        self.drop_transit(&destaged.transit_blocks, &retained);
         if let Some(pages) = &self.flash_tier.pages {
             if self.flash_tier.is_suspended() {
                 return;
             }
             let zeroes = self.seam().zero_block();
             // A block that the backing has in part is not compared at a start, so it proves nothing.
-            let whole = || destaged.last.iter().filter(|(block, _)| self.is_inside(*block));
+            let whole = || destaged.last_blocks.iter().filter(|(block, _)| self.is_inside(*block));
             whole().for_each(|(block, content)| pages.record_destaged(*block, content.as_ref().unwrap_or(&zeroes)));
             let lacks_content = &self.flash_tier.lacks_destaged_content;
             let has_content =
@@ -105,14 +105,14 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Drops blocks from memory that were in it only to be destaged, except those of `retained` pages, whose queued
+    /// Drops blocks from memory that were in it only to be destaged, except blocks of `retained` pages, whose queued
     /// refreshes copy them from memory.
     fn drop_transit(&self, blocks: &[BlockNo], retained: &BTreeSet<PageNo>) {
-        self.with(|_, memory| {
+        self.with_state(|_, memory| {
             for block in blocks.iter().filter(|block| !retained.contains(&block.page().0)) {
-                if let Some(id) = memory.find(self.number, *block)
+                if let Some(id) = memory.find(self.volume_number, *block)
                     && memory.slot(id).is_clean()
-                    && memory.slot(id).transit
+                    && memory.slot(id).is_transit
                 {
                     memory.remove(id);
                 }
@@ -134,12 +134,12 @@ impl<S: Seam> Shard<S> {
 
     /// True if every write that was ever sent to the backing is durable there, apart from writes known to be in flight.
     fn is_settled(&self) -> bool {
-        self.state.borrow().synced >= self.flash_tier.settled.get()
+        self.state.borrow().flushed_below >= self.flash_tier.settled_completion.get()
     }
 
     /// Flushes the backing if content read from it would otherwise not be durable. Returns true if it is durable.
     async fn flush_if_unsettled(self: &ShardRef<S>) -> bool {
-        self.is_settled() || (self.sync().await.is_durable() && self.is_settled())
+        self.is_settled() || (self.flush_backing().await.is_durable() && self.is_settled())
     }
 
     /// Prepares a change of the backing's size, after which blocks from `from` on may have different content. Their
@@ -182,7 +182,7 @@ impl<S: Seam> CoreState<S> {
 pub async fn free_dirty_regions<S: Seam>(shards: Vec<ShardRef<S>>) {
     for shard in shards {
         if shard.flash_tier.pages.as_ref().is_some_and(VolumePages::wants_flush) {
-            shard.sync().await;
+            shard.flush_backing().await;
         }
     }
 }

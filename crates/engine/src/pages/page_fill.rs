@@ -25,11 +25,11 @@ const WAITING_PAGES_MAX: usize = 32;
 const WAITING_MEMORY_DIVISOR: usize = 16;
 
 impl<S: Seam> Shard<S> {
-    /// The page to read in place of `run`. `Some` only if the run lies in a page of `to_promote`, no part of the run is
-    /// on flash, and reading the rest is cheap.
-    pub fn page_to_fill(self: &ShardRef<S>, run: &Range<BlockNo>, to_promote: &[PageNo]) -> Option<PageNo> {
+    /// The page to read in place of `run`. `Some` only if the run lies in a page of `pages_to_promote`, no part of the
+    /// run is on flash, and reading the rest is cheap.
+    pub fn page_to_fill(self: &ShardRef<S>, run: &Range<BlockNo>, pages_to_promote: &[PageNo]) -> Option<PageNo> {
         let (page, index) = run.start.page();
-        let is_inside = to_promote.contains(&page) && run.end <= page.next().first_block();
+        let is_inside = pages_to_promote.contains(&page) && run.end <= page.next().first_block();
         let pages = self.fillable_pages().filter(|_| is_inside)?;
         let mask = pages.valid_blocks(page) >> index;
         let is_absent = mask & ((1_u32 << BlockNo::count(run)) - 1) as u16 == 0
@@ -51,11 +51,11 @@ impl<S: Seam> Shard<S> {
     }
 
     fn flush_in_background(self: &ShardRef<S>) {
-        if !self.flash_tier.page_fill_budget.flush_running.replace(true) {
+        if !self.flash_tier.page_fill_budget.is_flush_running.replace(true) {
             let shard = Rc::clone(self);
             self.seam().spawn(async move {
                 shard.flush_if_unsettled().await;
-                shard.flash_tier.page_fill_budget.flush_running.set(false);
+                shard.flash_tier.page_fill_budget.is_flush_running.set(false);
             });
         }
     }
@@ -75,9 +75,9 @@ impl<S: Seam> Shard<S> {
             return self.fill_into(run, buffers, admit, Cause::ClientRead).await;
         };
         buffers.extend(rest);
-        let (page_guard, guard) = self.with(|state, memory| {
-            let page_guard = state.issue_fill_guard(memory, self.number, blocks.clone(), false);
-            (page_guard, state.issue_fill_guard(memory, self.number, run.clone(), true))
+        let (page_guard, guard) = self.with_state(|state, memory| {
+            let page_guard = state.issue_fill_guard(memory, self.volume_number, blocks.clone(), false);
+            (page_guard, state.issue_fill_guard(memory, self.volume_number, run.clone(), true))
         });
         let read = self.read_blocks(blocks.start, buffers, Cause::ClientRead).await;
         let Ok((content, waited)) = read else {
@@ -90,15 +90,15 @@ impl<S: Seam> Shard<S> {
         };
         let indexes = run.start.since(blocks.start) as usize..run.end.since(blocks.start) as usize;
         let run_content = content[indexes].to_vec();
-        self.with(|state, memory| {
+        self.with_state(|state, memory| {
             for (block, data) in BlockNo::each(&run).zip(&run_content) {
                 self.install(state, memory, &guard, block, data, admit);
             }
         });
         self.release_fill_guards([&guard]);
-        self.queue_page_read(page, PageRead { guard: page_guard, first: blocks.start, blocks: content });
+        self.queue_page_read(page, PageRead { guard: page_guard, first_block: blocks.start, blocks: content });
         let mut filled = FillResult::new(run.start, run_content, guard);
-        filled.waited = waited;
+        filled.slot_wait = waited;
         Ok(filled)
     }
 
@@ -109,14 +109,14 @@ impl<S: Seam> Shard<S> {
     }
 
     /// The blocks of a page read that may be put on flash: the backing holds them durably, and flash lacks them.
-    pub fn blocks_to_promote(&self, read: PageRead<S>, valid: u16) -> Vec<(u32, S::Block)> {
-        let blocks_to_promote = (0..).zip(read.blocks).filter(|(index, _)| {
-            let is_valid = read.guard.invalidated(read.first.plus(u64::from(*index))) == Sectors::NONE
-                || self.sabotage(Sabotage::PageOverWrite);
+    pub fn blocks_to_promote(&self, page_read: PageRead<S>, valid: u16) -> Vec<(u32, S::Block)> {
+        let blocks_to_promote = (0..).zip(page_read.blocks).filter(|(index, _)| {
+            let is_valid = page_read.guard.invalidated(page_read.first_block.plus(u64::from(*index))) == Sectors::NONE
+                || self.has_sabotage(Sabotage::PageOverWrite);
             is_valid && valid >> index & 1 == 0 && self.is_settled()
         });
         let blocks_to_promote = blocks_to_promote.collect();
-        self.release_fill_guards([&read.guard]);
+        self.release_fill_guards([&page_read.guard]);
         blocks_to_promote
     }
 }

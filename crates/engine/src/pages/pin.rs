@@ -10,14 +10,14 @@ use seam::{Nanos, Seam};
 use crate::shard::{Shard, ShardRef};
 
 /// Pause after each filled page: at most 32 MiB per second.
-const PACE: Nanos = Nanos::from_millis(2);
+const PAUSE_PER_PAGE: Nanos = Nanos::from_millis(2);
 /// The same while clients use the backing: at most 3.2 MiB per second.
-const PACE_BUSY: Nanos = Nanos::from_millis(20);
+const PAUSE_PER_PAGE_WHILE_BUSY: Nanos = Nanos::from_millis(20);
 /// Pages checked before the task yields.
 const PAGES_BEFORE_YIELD: u64 = 1_024;
 /// Pause before the next pass over the pins; it grows to the maximum while the passes fill no page.
-const PAUSE: Nanos = Nanos::from_secs(1);
-const PAUSE_MAX: Nanos = Nanos::from_secs(60);
+const PASS_PAUSE_MIN: Nanos = Nanos::from_secs(1);
+const PASS_PAUSE_MAX: Nanos = Nanos::from_secs(60);
 
 /// Result of one pass over all pinned pages.
 struct PassResult {
@@ -31,7 +31,7 @@ impl<S: Seam> Shard<S> {
         let pinned = self.flash_tier.quota.borrow().to_page_quota().pinned_pages();
         self.flash_tier.pins.has_pins.set(pinned > 0 && self.flash_tier.pages.is_some());
         self.flash_tier.pins.pages.set((pinned, 0));
-        self.flash_tier.pins.changes.set(self.flash_tier.pins.changes.get() + 1);
+        self.flash_tier.pins.change_count.set(self.flash_tier.pins.change_count.get() + 1);
         self.start_pinning();
     }
 
@@ -54,13 +54,13 @@ impl<S: Seam> Shard<S> {
     fn start_pinning(&self) {
         let pins = &self.flash_tier.pins;
         pins.needs_recheck.set(true);
-        if !pins.has_pins.get() || pins.running.replace(true) {
+        if !pins.has_pins.get() || pins.is_running.replace(true) {
             return;
         }
         // A volume that is just being attached is registered after a short pause.
-        let (core_state, number) = (Rc::clone(&self.core), self.number);
+        let (core_state, number) = (Rc::clone(&self.core), self.volume_number);
         self.seam().spawn(async move {
-            core_state.seam().sleep(PACE).await;
+            core_state.seam().sleep(PAUSE_PER_PAGE).await;
             if let Some(shard) = core_state.weak_shard(number) {
                 run_pinning(shard).await;
             }
@@ -69,9 +69,10 @@ impl<S: Seam> Shard<S> {
 
     /// Checks every pinned page once and fills missing blocks. `None`: no page can be filled now, or the pins have
     /// changed.
-    async fn pass(self: &ShardRef<S>) -> Option<PassResult> {
+    async fn run_pass(self: &ShardRef<S>) -> Option<PassResult> {
         let ranges = self.flash_tier.quota.borrow().pinned.clone();
-        let (mut pass, changes) = (PassResult { whole_pages: 0, filled_pages: 0 }, self.flash_tier.pins.changes.get());
+        let (mut pass, changes) =
+            (PassResult { whole_pages: 0, filled_pages: 0 }, self.flash_tier.pins.change_count.get());
         let mut checked_pages = 0;
         for page in ranges.iter().flat_map(PageNo::each) {
             let pages: VolumePages<S> = self.fillable_pages().cloned()?;
@@ -88,9 +89,9 @@ impl<S: Seam> Shard<S> {
                 self.complete_page(page, true).await;
                 pass.filled_pages += u64::from(pages.valid_blocks(page) & !before != 0);
                 whole = self.is_whole(&pages, page);
-                self.seam().sleep(if self.is_quiet() { PACE } else { PACE_BUSY }).await;
+                self.seam().sleep(if self.is_quiet() { PAUSE_PER_PAGE } else { PAUSE_PER_PAGE_WHILE_BUSY }).await;
             }
-            if self.flash_tier.pins.changes.get() != changes || self.stopping.get() {
+            if self.flash_tier.pins.change_count.get() != changes || self.is_stopping.get() {
                 return None;
             }
             pass.whole_pages += u64::from(whole);
@@ -111,20 +112,20 @@ impl<S: Seam> Shard<S> {
 
 /// Fills pinned pages until all are whole on flash.
 async fn run_pinning<S: Seam>(shard: Weak<Shard<S>>) {
-    let mut pause = PAUSE;
+    let mut pause = PASS_PAUSE_MIN;
     loop {
-        let Some(strong) = shard.upgrade().filter(|shard| !shard.stopping.get()) else { return };
+        let Some(strong) = shard.upgrade().filter(|shard| !shard.is_stopping.get()) else { return };
         let pins = &strong.flash_tier.pins;
         pins.needs_recheck.set(false);
         pins.wait_reason.set(None);
-        let pass = strong.pass().await;
+        let pass = strong.run_pass().await;
         let (pinned, whole) = pins.pages.get();
         if !pins.has_pins.get() || (pass.is_some() && whole == pinned && !pins.needs_recheck.get()) {
-            pins.running.set(false);
+            pins.is_running.set(false);
             return;
         }
         let made_progress = pass.is_none_or(|pass| pass.filled_pages > 0) || pins.needs_recheck.get();
-        pause = if made_progress { PAUSE } else { Nanos(pause.0 * 2).min(PAUSE_MAX) };
+        pause = if made_progress { PASS_PAUSE_MIN } else { Nanos(pause.0 * 2).min(PASS_PAUSE_MAX) };
         let seam = strong.seam().clone();
         drop(strong);
         seam.sleep(pause).await;

@@ -24,7 +24,7 @@ use crate::shard::{Shard, ShardRef};
 
 /// Limit of helper tasks: each writes one page at a time, and a device needs several requests in its queue for full
 /// speed.
-const HELPERS_MAX: usize = 7;
+const HELPER_TASKS_MAX: usize = 7;
 /// Kept records replace refreshes while at least this part of the segments is free for the log: it fills them before it
 /// reuses the segments of these records.
 const RETENTION_MIN_PERCENT: u64 = 25;
@@ -33,7 +33,7 @@ const QUIET_AFTER: Nanos = Nanos::from_millis(20);
 /// Pause before the next check whether a backing is quiet.
 const QUIET_PAUSE: Nanos = Nanos::from_millis(50);
 /// Uses between two updates of the number of slots.
-const RESIZE_EVERY: u32 = 1024;
+const USES_PER_RESIZE: u32 = 1024;
 
 /// Works until the queues are empty. The first task also does the work that waits for a quiet backing.
 async fn run_jobs<S: Seam>(core_state: Rc<CoreState<S>>, is_first: bool) {
@@ -41,19 +41,19 @@ async fn run_jobs<S: Seam>(core_state: Rc<CoreState<S>>, is_first: bool) {
     loop {
         let job = promoter.pop();
         if let Some(job) = job {
-            promoter.held_pages.set(promoter.held_pages.get() - usize::from(job.read.is_some()));
+            promoter.held_pages.set(promoter.held_pages.get() - usize::from(job.page_read.is_some()));
             if let Some(shard) = job.shard.upgrade() {
-                shard.promote_page(job.page, job.read).await;
+                shard.promote_page(job.page, job.page_read).await;
             }
             continue;
         }
         if !is_first {
             break;
         }
-        let Some(job) = promoter.deferred.borrow_mut().pop_front() else { break };
-        let Some(shard) = job.shard.upgrade().filter(|shard| !shard.stopping.get()) else { continue };
+        let Some(job) = promoter.deferred_jobs.borrow_mut().pop_front() else { break };
+        let Some(shard) = job.shard.upgrade().filter(|shard| !shard.is_stopping.get()) else { continue };
         if !shard.is_quiet() {
-            promoter.deferred.borrow_mut().push_back(job);
+            promoter.deferred_jobs.borrow_mut().push_back(job);
             drop(shard);
             core_state.seam().sleep(QUIET_PAUSE).await;
             continue;
@@ -67,16 +67,16 @@ async fn run_jobs<S: Seam>(core_state: Rc<CoreState<S>>, is_first: bool) {
         }
     }
     if is_first {
-        promoter.running.set(false);
+        promoter.is_running.set(false);
     } else {
-        promoter.helpers.set(promoter.helpers.get() - 1);
+        promoter.helper_tasks.set(promoter.helper_tasks.get() - 1);
     }
 }
 
 impl<S: Seam> Shard<S> {
     /// Counts uses of the pages whose `missing` blocks a client's read did not find in memory. Returns the pages to
     /// promote once they are read, for [`Shard::queue_promotions`].
-    pub fn record_misses(&self, missing: impl Iterator<Item = BlockNo>, sequential: bool) -> Vec<PageNo> {
+    pub fn record_misses(&self, missing: impl Iterator<Item = BlockNo>, is_sequential: bool) -> Vec<PageNo> {
         let mut chosen = Vec::new();
         let counters = &self.flash_tier.counters;
         if self.flash_tier.pages.is_none() {
@@ -117,7 +117,7 @@ impl<S: Seam> Shard<S> {
                 self.queue_task(page, Task::VerifySuspect);
                 continue;
             }
-            if sequential {
+            if is_sequential {
                 counters.count_rejection(RejectReason::Stream);
                 continue;
             }
@@ -135,7 +135,7 @@ impl<S: Seam> Shard<S> {
         if let Some(pages) = self.fillable_pages() {
             let (page, _) = page_and_index(block);
             if pages.valid_blocks(page) == 0 {
-                self.core.promoter().rule.borrow_mut().record_first_use(self.page_key(page));
+                self.core.promoter().admission.borrow_mut().record_first_use(self.page_key(page));
             }
         }
     }
@@ -168,8 +168,8 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Queues a page that a page fill read.
-    pub fn queue_page_read(&self, page: PageNo, read: PageRead<S>) {
-        self.queue_job(page, Task::Promote, Some(read));
+    pub fn queue_page_read(&self, page: PageNo, page_read: PageRead<S>) {
+        self.queue_job(page, Task::Promote, Some(page_read));
     }
 
     /// Queues a task, or returns false because the queue is full.
@@ -177,34 +177,34 @@ impl<S: Seam> Shard<S> {
         self.queue_job(page, task, None)
     }
 
-    fn queue_job(&self, page: PageNo, task: Task, read: Option<PageRead<S>>) -> bool {
+    fn queue_job(&self, page: PageNo, task: Task, page_read: Option<PageRead<S>>) -> bool {
         let promoter = self.core.promoter();
-        let shard = self.core.weak_shard(self.number).unwrap_or_default();
-        let pushed = promoter.push(Job { shard, page, task, read });
+        let shard = self.core.weak_shard(self.volume_number).unwrap_or_default();
+        let pushed = promoter.push(Job { shard, page, task, page_read });
         let is_queued = pushed.is_ok();
         if let Err(job) = pushed {
             self.flash_tier.counters.count_rejection(RejectReason::QueueFull);
-            self.release_fill_guards(job.read.iter().map(|read| &read.guard));
+            self.release_fill_guards(job.page_read.iter().map(|read| &read.guard));
         }
-        if !promoter.running.replace(true) {
+        if !promoter.is_running.replace(true) {
             self.seam().spawn(run_jobs(Rc::clone(&self.core), true));
-        } else if matches!(task, Task::Promote | Task::Refresh) && promoter.helpers.get() < HELPERS_MAX {
-            promoter.helpers.set(promoter.helpers.get() + 1);
+        } else if matches!(task, Task::Promote | Task::Refresh) && promoter.helper_tasks.get() < HELPER_TASKS_MAX {
+            promoter.helper_tasks.set(promoter.helper_tasks.get() + 1);
             self.seam().spawn(run_jobs(Rc::clone(&self.core), false));
         }
         is_queued
     }
 
     fn page_key(&self, page: PageNo) -> u64 {
-        page_hash(self.number, page)
+        page_hash(self.volume_number, page)
     }
 
     fn record_use(&self, page: PageNo) -> Verdict {
         let promoter = self.core.promoter();
-        let mut rule = promoter.rule.borrow_mut();
-        let uses = promoter.uses.get();
-        promoter.uses.set(uses.wrapping_add(1));
-        if uses.is_multiple_of(RESIZE_EVERY)
+        let mut rule = promoter.admission.borrow_mut();
+        let uses = promoter.recorded_uses.get();
+        promoter.recorded_uses.set(uses.wrapping_add(1));
+        if uses.is_multiple_of(USES_PER_RESIZE)
             && let Some(pages) = self.core.pages()
         {
             rule.resize(pages.slots_max());
@@ -215,11 +215,11 @@ impl<S: Seam> Shard<S> {
 
     /// True if the backing has had no client requests for a while.
     pub(super) fn is_quiet(&self) -> bool {
-        self.seam().now().since(self.last_request.get()) >= QUIET_AFTER && self.dispatch.is_idle()
+        self.seam().now().since(self.last_request_at.get()) >= QUIET_AFTER && self.dispatch.is_idle()
     }
 
     /// Number of pages that were evicted for others.
-    fn evictions(&self) -> u64 {
+    fn evicted_pages(&self) -> u64 {
         self.core.pages().map_or(0, |pages| pages.evictions())
     }
 
@@ -231,8 +231,8 @@ impl<S: Seam> Shard<S> {
 
     /// Clean whole blocks of a page that are in memory and not on flash.
     fn clean_blocks_in_memory(&self, page: PageNo, valid: u16) -> Vec<(u32, S::Block)> {
-        self.with(|_, memory| {
-            let slots = memory.page_slots(self.number, page).unwrap_or_default();
+        self.with_state(|_, memory| {
+            let slots = memory.page_slots(self.volume_number, page).unwrap_or_default();
             let absent = (0..).zip(slots).filter(|(index, _)| valid >> index & 1 == 0);
             let clean = absent.filter_map(|(index, slot)| {
                 let slot = memory.slot(slot?);
@@ -245,14 +245,14 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Puts the content of a page fill on flash, or the page's clean blocks in memory.
-    async fn promote_page(&self, page: PageNo, read: Option<PageRead<S>>) {
+    async fn promote_page(&self, page: PageNo, page_read: Option<PageRead<S>>) {
         let counters = &self.flash_tier.counters;
         let Some(pages) = self.fillable_pages().cloned() else {
-            return self.release_fill_guards(read.iter().map(|read| &read.guard));
+            return self.release_fill_guards(page_read.iter().map(|read| &read.guard));
         };
         let blocks = self.page_blocks(page);
         let valid = pages.valid_blocks(page);
-        let content = match read {
+        let content = match page_read {
             Some(read) => self.blocks_to_promote(read, valid),
             None => self.clean_blocks_in_memory(page, valid),
         };
@@ -263,7 +263,7 @@ impl<S: Seam> Shard<S> {
             return;
         }
         if let Err(reason) =
-            self.core.promoter().budget().request_write(self.seam().now(), valid == 0, self.evictions())
+            self.core.promoter().budget().request_write(self.seam().now(), valid == 0, self.evicted_pages())
         {
             return counters.count_rejection(reason);
         }
@@ -275,14 +275,15 @@ impl<S: Seam> Shard<S> {
 
     /// Puts the missing blocks of a page on flash, if the page is pinned or partly on flash. A pinned page does not
     /// wait for a quiet backing.
-    pub(super) async fn complete_page(self: &ShardRef<S>, page: PageNo, pinned: bool) {
+    pub(super) async fn complete_page(self: &ShardRef<S>, page: PageNo, is_pinned: bool) {
         let Some(pages) = self.fillable_pages().cloned() else { return };
         let valid = pages.valid_blocks(page);
         let blocks = self.page_blocks(page);
-        if (valid == 0 && !pinned) || blocks.is_empty() || !self.flush_if_unsettled().await {
+        if (valid == 0 && !is_pinned) || blocks.is_empty() || !self.flush_if_unsettled().await {
             return;
         }
-        let guard = self.with(|state, memory| state.issue_fill_guard(memory, self.number, blocks.clone(), false));
+        let guard =
+            self.with_state(|state, memory| state.issue_fill_guard(memory, self.volume_number, blocks.clone(), false));
         let in_memory = self.clean_blocks_in_memory(page, valid);
         let absent = |block: &BlockNo| {
             let (_, index) = page_and_index(*block);
@@ -311,10 +312,10 @@ impl<S: Seam> Shard<S> {
         if content.is_empty() {
             return;
         }
-        match self.core.promoter().budget().request_write(self.seam().now(), false, self.evictions()) {
+        match self.core.promoter().budget().request_write(self.seam().now(), false, self.evicted_pages()) {
             Ok(()) => {
                 content.sort_by_key(|(index, _)| *index);
-                self.put_page(page, content, !pinned).await;
+                self.put_page(page, content, !is_pinned).await;
             }
             Err(reason) => self.flash_tier.pins.set_wait_reason(reason),
         }
@@ -334,7 +335,7 @@ impl<S: Seam> Shard<S> {
             if suspect >> index & 1 == 0 {
                 continue;
             }
-            let Some(buffer) = self.with(|_, memory| memory.alloc()) else { return };
+            let Some(buffer) = self.with_state(|_, memory| memory.alloc()) else { return };
             let read = pages.read_suspect(page, index..index + 1, vec![buffer]).await.pop();
             if matches!(read, Some(Ok(copy)) if copy.has_same_content(content)) {
                 verified |= 1 << index;
@@ -355,9 +356,9 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Puts blocks on flash. The caller must not await between reading `content` and this call: `put` registers the
-    /// page before its first await, and from then on a write invalidates it (R2, docs/rules.md). `by_use`: the page is
-    /// promoted because of its uses, not because it is pinned.
-    async fn put_page(&self, page: PageNo, content: Vec<(u32, S::Block)>, by_use: bool) {
+    /// page before its first await, and from then on a write invalidates it (R2, docs/rules.md). `is_by_use`: the page
+    /// is promoted because of its uses, not because it is pinned.
+    async fn put_page(&self, page: PageNo, content: Vec<(u32, S::Block)>, is_by_use: bool) {
         let counters = &self.flash_tier.counters;
         let Some(pages) = self.fillable_pages().cloned() else { return };
         let new = pages.valid_blocks(page) == 0;
@@ -365,7 +366,7 @@ impl<S: Seam> Shard<S> {
         match pages.put(page, content).await {
             Ok(_) => {
                 counters.count_promotion(new, blocks);
-                self.core.promoter().budget().record_write(new && by_use, blocks, self.evictions());
+                self.core.promoter().budget().record_write(new && is_by_use, blocks, self.evicted_pages());
             }
             Err(error) => {
                 let reason = match error {
@@ -374,13 +375,13 @@ impl<S: Seam> Shard<S> {
                     PutError::QuotaExhausted => RejectReason::Quota,
                     PutError::Failed(_) => RejectReason::Failed,
                 };
-                if !by_use {
+                if !is_by_use {
                     return self.flash_tier.pins.set_wait_reason(reason);
                 }
                 counters.count_rejection(reason);
                 if new {
                     // The page keeps part of its credit: its second use from now promotes it.
-                    self.core.promoter().rule.borrow_mut().record_first_use(self.page_key(page));
+                    self.core.promoter().admission.borrow_mut().record_first_use(self.page_key(page));
                 }
             }
         }

@@ -18,7 +18,7 @@ use super::{Admit, Policy};
 /// Target length of probation in percent of the capacity.
 const PROBATION_PERCENT: usize = 5;
 /// Greatest count of hits in the main part: three bits.
-const COUNT_MAX: u8 = 7;
+const HIT_COUNT_MAX: u8 = 7;
 /// A hit in the main part counts only if at least capacity / `MAIN_WINDOW_DIVISOR` accesses have passed since the last
 /// counted hit.
 const MAIN_WINDOW_DIVISOR: u32 = 4;
@@ -55,32 +55,32 @@ struct Entry {
     key: u64,
     owner: u32,
     /// Value of `links_made` when the block was linked; the smaller value is the older block.
-    order: u32,
+    link_order: u32,
     /// Probation: `insertions` when the block came in. Main: `accesses` at its last counted use.
     stamp: u32,
     /// Main: `accesses` when the block came in.
-    since: u32,
+    entered_at_access: u32,
     queue: Queue,
-    count: u8,
+    hit_count: u8,
     /// Main: how the block came in, until the clock hand first reaches it.
     origin: Option<Origin>,
 }
 
 impl Entry {
     fn new(owner: u32, key: u64, queue: Queue, stamp: u32) -> Self {
-        Entry { key, owner, order: 0, stamp, since: stamp, queue, count: 0, origin: None }
+        Entry { key, owner, link_order: 0, stamp, entered_at_access: stamp, queue, hit_count: 0, origin: None }
     }
 }
 
 /// The Clock2Q+ policy.
 pub struct Clock2Q {
-    capacity: usize,
+    capacity_blocks: usize,
     links: Links,
     entries: Vec<Entry>,
     /// By owner.
     queues: Vec<Queues>,
     /// Blocks in all queues.
-    linked: usize,
+    linked_blocks: usize,
     /// Count of all links ever made; it wraps.
     links_made: u32,
     /// Blocks that left probation unused, with the value of `insertions` at that time.
@@ -96,11 +96,11 @@ impl Clock2Q {
     /// A policy for slots below `capacity`.
     pub fn new(capacity: usize) -> Self {
         Clock2Q {
-            capacity,
+            capacity_blocks: capacity,
             links: Links::new(capacity),
             entries: Vec::with_capacity(capacity),
             queues: Vec::new(),
-            linked: 0,
+            linked_blocks: 0,
             links_made: 0,
             ghost: History::new(capacity as u64),
             evicted: History::new(capacity as u64),
@@ -116,39 +116,39 @@ impl Clock2Q {
         8 + std::mem::size_of::<Entry>() + 2 * History::page_cost_bytes()
     }
 
-    fn probation_target(&self) -> usize {
-        (self.capacity * PROBATION_PERCENT / 100).max(1)
+    fn probation_target_blocks(&self) -> usize {
+        (self.capacity_blocks * PROBATION_PERCENT / 100).max(1)
     }
 
     fn link(&mut self, slot: u32) {
         self.links_made = self.links_made.wrapping_add(1);
         let entry = &mut self.entries[slot as usize];
-        entry.order = self.links_made;
+        entry.link_order = self.links_made;
         self.links.push_head(self.queues[entry.owner as usize].list(entry.queue), slot);
-        self.linked += 1;
+        self.linked_blocks += 1;
     }
 
     fn unlink(&mut self, slot: u32) {
         let entry = &self.entries[slot as usize];
         self.links.unlink(self.queues[entry.owner as usize].list(entry.queue), slot);
-        self.linked -= 1;
+        self.linked_blocks -= 1;
     }
 
     /// The oldest block in one queue of any of `owners`.
     fn oldest(&self, owners: &[u32], list: impl Fn(&Queues) -> &LinkedList) -> Option<u32> {
         let tails = owners.iter().filter_map(|owner| list(self.queues.get(*owner as usize)?).tail());
-        tails.max_by_key(|slot| self.links_made.wrapping_sub(self.entries[*slot as usize].order))
+        tails.max_by_key(|slot| self.links_made.wrapping_sub(self.entries[*slot as usize].link_order))
     }
 
     /// True if the next victim is in probation: the probation part of `owners` exceeds its target, scaled to their part
     /// of all blocks.
-    fn probation_is_long(&self, owners: &[u32]) -> bool {
+    fn is_probation_long(&self, owners: &[u32]) -> bool {
         let (mut probation, mut main) = (0, 0);
         for queues in owners.iter().filter_map(|owner| self.queues.get(*owner as usize)) {
             probation += queues.probation.len();
             main += queues.main.len();
         }
-        let part = self.probation_target() as u64 * (probation + main) as u64 / self.linked.max(1) as u64;
+        let part = self.probation_target_blocks() as u64 * (probation + main) as u64 / self.linked_blocks.max(1) as u64;
         main == 0 || probation as u64 > part.max(1)
     }
 
@@ -163,7 +163,7 @@ impl Clock2Q {
         let entry = self.ghost.find(key)?;
         let age = self.insertions.wrapping_sub(entry.stamp);
         entry.clear();
-        let horizon = self.capacity as u32;
+        let horizon = self.capacity_blocks as u32;
         if age < horizon { self.return_filter.admit(age, horizon) } else { None }
     }
 
@@ -204,15 +204,15 @@ impl Policy for Clock2Q {
         self.link(slot);
     }
 
-    fn hit(&mut self, slot: u32) {
+    fn record_hit(&mut self, slot: u32) {
         self.accesses = self.accesses.wrapping_add(1);
-        let window = (self.probation_target() / 2) as u32;
-        let main_window = self.capacity as u32 / MAIN_WINDOW_DIVISOR;
+        let window = (self.probation_target_blocks() / 2) as u32;
+        let main_window = self.capacity_blocks as u32 / MAIN_WINDOW_DIVISOR;
         let entry = &mut self.entries[slot as usize];
         match entry.queue {
             Queue::Main => {
                 if self.accesses.wrapping_sub(entry.stamp) >= main_window {
-                    entry.count = (entry.count + 1).min(COUNT_MAX);
+                    entry.hit_count = (entry.hit_count + 1).min(HIT_COUNT_MAX);
                     entry.stamp = self.accesses;
                 }
             }
@@ -240,33 +240,37 @@ impl Policy for Clock2Q {
         self.unlink(slot);
     }
 
-    fn victim(&mut self, owners: &[u32]) -> Option<u32> {
+    fn choose_victim(&mut self, owners: &[u32]) -> Option<u32> {
         if let Some(slot) = self.oldest(owners, |queues| &queues.stream) {
             self.unlink(slot);
             return Some(slot);
         }
-        if self.probation_is_long(owners) {
+        if self.is_probation_long(owners) {
             let slot = self.oldest(owners, |queues| &queues.probation)?;
             self.unlink(slot);
             let now = self.insertions;
             self.ghost.record(self.entries[slot as usize].key, now, |stamp| now.wrapping_sub(stamp));
             return Some(slot);
         }
-        // Each round of the clock lowers a count, so the loop ends after at most `COUNT_MAX` rounds.
+        // Each round of the clock lowers a count, so the loop ends after at most `HIT_COUNT_MAX` rounds.
         loop {
             let slot = self.oldest(owners, |queues| &queues.main)?;
             self.unlink(slot);
             let now = self.accesses;
             let entry = &mut self.entries[slot as usize];
             if let Some(origin) = entry.origin.take() {
-                self.return_filter.record_first_visit(origin, entry.count > 0, now.wrapping_sub(entry.since));
+                self.return_filter.record_first_visit(
+                    origin,
+                    entry.hit_count > 0,
+                    now.wrapping_sub(entry.entered_at_access),
+                );
             }
-            if entry.count == 0 {
+            if entry.hit_count == 0 {
                 self.return_filter.record_eviction();
                 self.evicted.record(entry.key, now, |stamp| now.wrapping_sub(stamp));
                 return Some(slot);
             }
-            entry.count -= 1;
+            entry.hit_count -= 1;
             self.link(slot);
         }
     }
@@ -292,14 +296,14 @@ mod tests {
 
         fn access(&mut self, block: u64) -> bool {
             if let Some(slot) = self.slots.get(&block) {
-                self.policy.hit(*slot);
+                self.policy.record_hit(*slot);
                 return true;
             }
             let slot = if self.block_of_slot.len() < self.capacity {
                 self.block_of_slot.push(block);
                 (self.block_of_slot.len() - 1) as u32
             } else {
-                let slot = self.policy.victim(&[0]).expect("nothing is pinned");
+                let slot = self.policy.choose_victim(&[0]).expect("nothing is pinned");
                 self.slots.remove(&self.block_of_slot[slot as usize]);
                 self.block_of_slot[slot as usize] = block;
                 slot
@@ -347,11 +351,11 @@ mod tests {
         }
         policy.pin(0);
         policy.pin(3);
-        policy.hit(3);
-        let mut victims = [policy.victim(&[0]), policy.victim(&[0]), policy.victim(&[0])];
+        policy.record_hit(3);
+        let mut victims = [policy.choose_victim(&[0]), policy.choose_victim(&[0]), policy.choose_victim(&[0])];
         victims.sort();
         assert_eq!(victims, [None, Some(1), Some(2)]);
         policy.unpin(3);
-        assert_eq!((policy.victim(&[0]), policy.victim(&[1])), (Some(3), None));
+        assert_eq!((policy.choose_victim(&[0]), policy.choose_victim(&[1])), (Some(3), None));
     }
 }

@@ -54,7 +54,7 @@ impl History {
     }
 
     /// Memory in bytes.
-    pub fn bytes(&self) -> u64 {
+    pub fn memory_bytes(&self) -> u64 {
         (self.buckets.len() * std::mem::size_of::<Bucket>()) as u64
     }
 
@@ -98,6 +98,6 @@ mod tests {
         };
         assert!(known(56_000..60_000, &mut history) >= 3_700);
         assert_eq!(known(0..30_000, &mut history), 0);
-        assert_eq!(history.bytes(), 64_000);
+        assert_eq!(history.memory_bytes(), 64_000);
     }
 }

@@ -1,8 +1,8 @@
 //! Doubly linked lists of slot numbers in one array of links: a slot is on at most one list.
 
-const NIL: u32 = u32::MAX;
+const END: u32 = u32::MAX;
 /// Value of `prev` for a slot on no list.
-const OFF: u32 = u32::MAX - 1;
+const UNLINKED: u32 = u32::MAX - 1;
 
 /// The links of all slots.
 pub struct Links {
@@ -36,23 +36,23 @@ impl Links {
     /// Makes `slot` linkable.
     pub fn ensure_slot(&mut self, slot: u32) {
         if self.next.len() <= slot as usize {
-            self.next.resize(slot as usize + 1, NIL);
-            self.prev.resize(slot as usize + 1, OFF);
+            self.next.resize(slot as usize + 1, END);
+            self.prev.resize(slot as usize + 1, UNLINKED);
         }
     }
 
     /// True if `slot` is on a list.
     pub fn is_linked(&self, slot: u32) -> bool {
-        self.prev[slot as usize] != OFF
+        self.prev[slot as usize] != UNLINKED
     }
 
     /// Puts `slot`, which is on no list, at the head (young end) of `list`.
     pub fn push_head(&mut self, list: &mut LinkedList, slot: u32) {
         assert!(!self.is_linked(slot), "a slot is on one list at a time");
         self.next[slot as usize] = list.head;
-        self.prev[slot as usize] = NIL;
+        self.prev[slot as usize] = END;
         match list.head {
-            NIL => list.tail = slot,
+            END => list.tail = slot,
             head => self.prev[head as usize] = slot,
         }
         list.head = slot;
@@ -64,14 +64,14 @@ impl Links {
         assert!(self.is_linked(slot) && list.len > 0, "a slot is taken from a list that it is on");
         let (next, prev) = (self.next[slot as usize], self.prev[slot as usize]);
         match prev {
-            NIL => list.head = next,
+            END => list.head = next,
             prev => self.next[prev as usize] = next,
         }
         match next {
-            NIL => list.tail = prev,
+            END => list.tail = prev,
             next => self.prev[next as usize] = prev,
         }
-        self.prev[slot as usize] = OFF;
+        self.prev[slot as usize] = UNLINKED;
         list.len -= 1;
     }
 
@@ -85,13 +85,13 @@ impl Links {
     /// The slot that came into the list just after `slot`.
     pub fn younger(&self, slot: u32) -> Option<u32> {
         let younger = self.prev[slot as usize];
-        (younger < OFF).then_some(younger)
+        (younger < UNLINKED).then_some(younger)
     }
 }
 
 impl LinkedList {
     /// The empty list.
-    pub const EMPTY: LinkedList = LinkedList { head: NIL, tail: NIL, len: 0 };
+    pub const EMPTY: LinkedList = LinkedList { head: END, tail: END, len: 0 };
 
     /// True if the list is empty.
     pub fn is_empty(&self) -> bool {
@@ -105,6 +105,6 @@ impl LinkedList {
 
     /// The oldest slot.
     pub fn tail(&self) -> Option<u32> {
-        (self.tail != NIL).then_some(self.tail)
+        (self.tail != END).then_some(self.tail)
     }
 }

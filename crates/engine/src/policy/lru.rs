@@ -22,7 +22,7 @@ impl Policy for Lru {
         self.links.push_head(&mut self.list, slot);
     }
 
-    fn hit(&mut self, slot: u32) {
+    fn record_hit(&mut self, slot: u32) {
         if self.links.is_linked(slot) {
             self.links.unlink(&mut self.list, slot);
             self.links.push_head(&mut self.list, slot);
@@ -41,7 +41,7 @@ impl Policy for Lru {
         self.links.unlink(&mut self.list, slot);
     }
 
-    fn victim(&mut self, _owners: &[u32]) -> Option<u32> {
+    fn choose_victim(&mut self, _owners: &[u32]) -> Option<u32> {
         self.links.take_tail(&mut self.list)
     }
 }

@@ -29,7 +29,7 @@ pub trait Policy {
     fn insert(&mut self, owner: u32, slot: u32, key: u64, admit: Admit);
 
     /// The block was used.
-    fn hit(&mut self, slot: u32);
+    fn record_hit(&mut self, slot: u32);
 
     /// The block is about to be used: prefetches the memory that [`Policy::hit`] touches.
     fn prefetch_entry(&self, _slot: u32) {}
@@ -44,5 +44,5 @@ pub trait Policy {
     fn remove(&mut self, slot: u32);
 
     /// Chooses a block of any of `owners` to evict, and removes it; `None` if all their blocks are pinned.
-    fn victim(&mut self, owners: &[u32]) -> Option<u32>;
+    fn choose_victim(&mut self, owners: &[u32]) -> Option<u32>;
 }

@@ -8,19 +8,19 @@
 /// A volume's demand for memory: its bounds and its gain by size.
 #[derive(Clone, Debug, Default)]
 pub struct VolumeDemand {
-    min: u64,
-    max: u64,
-    rate: f64,
+    min_blocks: u64,
+    max_blocks: u64,
+    accesses_per_second: f64,
     /// Upper hull of the points (blocks, hits per second), starting at zero.
     hull: Vec<(u64, f64)>,
 }
 
 /// A straight segment of a volume's hull.
 struct HullSegment {
-    volume: usize,
+    volume_index: usize,
     blocks: u64,
     /// Hits per second for each block.
-    gain: f64,
+    gain_per_block: f64,
 }
 
 impl VolumeDemand {
@@ -41,20 +41,20 @@ impl VolumeDemand {
             }
             hull.push(point);
         }
-        VolumeDemand { min: min.min(max), max, rate, hull }
+        VolumeDemand { min_blocks: min.min(max), max_blocks: max, accesses_per_second: rate, hull }
     }
 
     /// Block accesses per second.
-    pub fn rate(&self) -> f64 {
-        self.rate
+    pub fn accesses_per_second(&self) -> f64 {
+        self.accesses_per_second
     }
 
     /// Misses per second with `blocks` blocks.
-    pub fn misses(&self, blocks: u64) -> f64 {
+    pub fn misses_per_second(&self, blocks: u64) -> f64 {
         let above = self.hull.partition_point(|point| point.0 <= blocks);
         let below = self.hull[above - 1];
         let gain = self.hull.get(above).map_or(0.0, |next| slope(below, *next) * (blocks - below.0) as f64);
-        (self.rate - below.1 - gain).max(0.0)
+        (self.accesses_per_second - below.1 - gain).max(0.0)
     }
 }
 
@@ -68,28 +68,29 @@ fn slope(from: (u64, f64), to: (u64, f64)) -> f64 {
 pub fn partition(blocks: u64, demands: &[VolumeDemand]) -> Vec<u64> {
     let mut remaining = blocks;
     let mut assign = |sizes: &mut [u64], volume: usize, wanted: u64| {
-        let assigned = wanted.min(remaining).min(demands[volume].max - sizes[volume]);
+        let assigned = wanted.min(remaining).min(demands[volume].max_blocks - sizes[volume]);
         sizes[volume] += assigned;
         remaining -= assigned;
         remaining
     };
     let mut sizes = vec![0; demands.len()];
     for (volume, demand) in demands.iter().enumerate() {
-        assign(&mut sizes, volume, demand.min);
+        assign(&mut sizes, volume, demand.min_blocks);
     }
     let mut segments: Vec<HullSegment> =
-        (0..).zip(demands).flat_map(|(volume, demand)| segments(volume, demand)).collect();
+        (0..).zip(demands).flat_map(|(volume, demand)| hull_segments(volume, demand)).collect();
     // The sort is stable: the segments of one volume keep their order.
-    segments.sort_by(|left, right| right.gain.total_cmp(&left.gain));
+    segments.sort_by(|left, right| right.gain_per_block.total_cmp(&left.gain_per_block));
     // The part of the hull that a minimum covers is already assigned.
     let mut covered = sizes.clone();
-    for HullSegment { volume, blocks, .. } in segments {
+    for HullSegment { volume_index: volume, blocks, .. } in segments {
         let assigned = covered[volume].min(blocks);
         covered[volume] -= assigned;
         assign(&mut sizes, volume, blocks - assigned);
     }
     loop {
-        let below_max: Vec<usize> = (0..demands.len()).filter(|volume| sizes[*volume] < demands[*volume].max).collect();
+        let below_max: Vec<usize> =
+            (0..demands.len()).filter(|volume| sizes[*volume] < demands[*volume].max_blocks).collect();
         let Some(first) = below_max.first() else { return sizes };
         let each = assign(&mut sizes, *first, 0) / below_max.len() as u64;
         let remaining = below_max.into_iter().map(|volume| assign(&mut sizes, volume, each.max(1))).last();
@@ -99,9 +100,12 @@ pub fn partition(blocks: u64, demands: &[VolumeDemand]) -> Vec<u64> {
     }
 }
 
-fn segments(volume: usize, demand: &VolumeDemand) -> Vec<HullSegment> {
-    let segment =
-        |ends: &[(u64, f64)]| HullSegment { volume, blocks: ends[1].0 - ends[0].0, gain: slope(ends[0], ends[1]) };
+fn hull_segments(volume: usize, demand: &VolumeDemand) -> Vec<HullSegment> {
+    let segment = |ends: &[(u64, f64)]| HullSegment {
+        volume_index: volume,
+        blocks: ends[1].0 - ends[0].0,
+        gain_per_block: slope(ends[0], ends[1]),
+    };
     demand.hull.windows(2).map(segment).collect()
 }
 
@@ -149,7 +153,7 @@ mod tests {
     #[test]
     fn misses_lie_on_the_hull() {
         let demand = demand(10.0, &[(10, 0.9), (20, 0.9), (30, 0.1), (40, 0.1)]);
-        let misses = [0, 15, 30, 100].map(|blocks| demand.misses(blocks));
+        let misses = [0, 15, 30, 100].map(|blocks| demand.misses_per_second(blocks));
         assert_eq!(misses.map(|misses| (misses * 10.0).round()), [100.0, 55.0, 10.0, 10.0]);
     }
 }

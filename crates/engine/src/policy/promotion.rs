@@ -31,7 +31,7 @@ const BURST_USES_PER_STEP: u32 = 16;
 const RETURN_BITS: u32 = 2;
 const STAMP_STEP: u32 = 1 << RETURN_BITS;
 /// Touches that promote under [`ThirdTouch`].
-const TOUCHES: u32 = 3;
+const TOUCHES_TO_PROMOTE: u32 = 3;
 
 /// Result of the use of a page that is not on flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl PromotionCondition {
     }
 
     /// Number of required returns.
-    fn returns(self) -> u32 {
+    fn required_returns(self) -> u32 {
         match self {
             PromotionCondition::OnceInFourGhosts
             | PromotionCondition::OnceInTwoGhosts
@@ -93,7 +93,7 @@ impl PromotionCondition {
     }
 
     /// Number of ghosts within which each return must happen.
-    fn ghosts(self) -> u64 {
+    fn ghost_span(self) -> u64 {
         match self {
             PromotionCondition::OnceInFourGhosts => 4,
             PromotionCondition::OnceInTwoGhosts => 2,
@@ -120,23 +120,23 @@ pub trait Admission {
     fn set_condition(&mut self, _condition: PromotionCondition) {}
 
     /// Memory of the history in bytes.
-    fn bytes(&self) -> u64;
+    fn history_bytes(&self) -> u64;
 }
 
 /// The default policy: promotes a page that returns neither too soon nor too late.
 pub struct LateReturn {
     history: History,
     memory_pages: u64,
-    slots: u64,
+    flash_slots: u64,
     condition: PromotionCondition,
     /// Entries recorded so far, in steps of [`STAMP_STEP`].
     clock: u32,
     /// Uses in bursts since they last advanced the clock.
     burst_uses: u32,
     /// Number of entries within which a return is part of the same burst.
-    burst_len: u32,
+    burst_entries: u32,
     /// Number of entries after which a page expires.
-    horizon: u32,
+    horizon_entries: u32,
 }
 
 impl LateReturn {
@@ -146,12 +146,12 @@ impl LateReturn {
         let mut policy = LateReturn {
             history,
             memory_pages,
-            slots,
+            flash_slots: slots,
             condition,
             clock: Default::default(),
             burst_uses: Default::default(),
-            burst_len: Default::default(),
-            horizon: Default::default(),
+            burst_entries: Default::default(),
+            horizon_entries: Default::default(),
         };
         policy.resize(slots);
         policy
@@ -182,19 +182,19 @@ impl Admission for LateReturn {
             return Verdict::First;
         };
         let age = self.age(stamp);
-        if age < self.burst_len {
+        if age < self.burst_entries {
             self.burst_uses += 1;
             if self.burst_uses == BURST_USES_PER_STEP {
                 (self.burst_uses, self.clock) = (0, self.clock.wrapping_add(STAMP_STEP));
             }
             return Verdict::Burst;
         }
-        if age > self.horizon {
+        if age > self.horizon_entries {
             self.record(key, 0);
             return Verdict::First;
         }
         let returns = (stamp & (STAMP_STEP - 1)) + 1;
-        if returns < self.condition.returns() {
+        if returns < self.condition.required_returns() {
             self.record(key, returns);
             return Verdict::First;
         }
@@ -204,30 +204,30 @@ impl Admission for LateReturn {
 
     fn record_first_use(&mut self, key: u64) {
         let stamp = self.history.find(key).map(|entry| entry.stamp);
-        if stamp.is_none_or(|stamp| self.age(stamp) > self.horizon) {
+        if stamp.is_none_or(|stamp| self.age(stamp) > self.horizon_entries) {
             self.record(key, 0);
         }
     }
 
     fn resize(&mut self, slots: u64) {
-        self.slots = slots;
+        self.flash_slots = slots;
         let stage = LateReturn::stage(slots);
-        let horizon = stage + (slots * GHOST_PERCENT * self.condition.ghosts() / 100).max(4);
+        let horizon = stage + (slots * GHOST_PERCENT * self.condition.ghost_span() / 100).max(4);
         let burst_len = (stage.min(self.memory_pages) * BURST_PERCENT / 100).max(1);
-        self.burst_len = u32::try_from(burst_len).unwrap_or(u32::MAX / (4 * STAMP_STEP));
-        self.horizon = u32::try_from(horizon).unwrap_or(u32::MAX / (2 * STAMP_STEP));
-        self.history.grow(u64::from(self.horizon));
+        self.burst_entries = u32::try_from(burst_len).unwrap_or(u32::MAX / (4 * STAMP_STEP));
+        self.horizon_entries = u32::try_from(horizon).unwrap_or(u32::MAX / (2 * STAMP_STEP));
+        self.history.grow(u64::from(self.horizon_entries));
     }
 
     fn set_condition(&mut self, condition: PromotionCondition) {
         if condition != self.condition {
             self.condition = condition;
-            self.resize(self.slots);
+            self.resize(self.flash_slots);
         }
     }
 
-    fn bytes(&self) -> u64 {
-        self.history.bytes()
+    fn history_bytes(&self) -> u64 {
+        self.history.memory_bytes()
     }
 }
 
@@ -253,7 +253,7 @@ impl Admission for ThirdTouch {
         let touches_before = match self.history.find(key) {
             Some(entry) => {
                 let touches_before = entry.stamp & (STAMP_STEP - 1);
-                if touches_before + 1 >= TOUCHES {
+                if touches_before + 1 >= TOUCHES_TO_PROMOTE {
                     entry.clear();
                     return Verdict::Promote;
                 }
@@ -276,8 +276,8 @@ impl Admission for ThirdTouch {
         self.history.grow(slots);
     }
 
-    fn bytes(&self) -> u64 {
-        self.history.bytes()
+    fn history_bytes(&self) -> u64 {
+        self.history.memory_bytes()
     }
 }
 
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn history_costs_less_than_five_bytes_per_slot() {
         for slots in [10_000, 1_000_000, 16_000_000] {
-            let bytes = LateReturn::new(slots, slots).bytes();
+            let bytes = LateReturn::new(slots, slots).history_bytes();
             assert!(bytes <= 5 * slots, "{bytes} bytes for {slots} slots");
         }
     }

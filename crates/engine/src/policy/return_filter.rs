@@ -10,13 +10,13 @@
 /// Number of age classes.
 const AGE_CLASSES: usize = 8;
 /// The youngest age classes, which are always admitted.
-const ALWAYS_ADMITTED: usize = 2;
+const ALWAYS_ADMITTED_CLASSES: usize = 2;
 /// One of this many rejected returns is admitted as a probe.
 const PROBE_INTERVAL: u32 = 16;
 /// Means are taken over the capacity divided by this many events.
 const WEIGHT_DIVISOR: usize = 8;
 /// The value 1, as a sample of a mean.
-const ONE: u32 = 1 << 20;
+const UNIT_SAMPLE: u32 = 1 << 20;
 
 /// Way of a block into the main part: by a return of some age class, or from probation.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,32 +43,38 @@ impl Mean {
 
 /// The filter: admits returns by measured means.
 pub struct ReturnFilter {
-    weight: i64,
+    mean_weight: i64,
     /// Part of the returns of each age class that are used before the clock hand first reaches them, in parts of
-    /// [`ONE`].
-    used: [Mean; AGE_CLASSES],
+    /// [`UNIT_SAMPLE`].
+    used_ratios: [Mean; AGE_CLASSES],
     /// Part of the evicted blocks that are requested again within a round.
-    missed: Mean,
+    missed_ratio: Mean,
     /// Accesses between entry into the main part and the first visit of the clock hand; `None` before the first visit.
-    round: Option<Mean>,
+    round_accesses: Option<Mean>,
     /// Number of returns that the means reject, probes included.
-    rejected: u32,
+    rejected_returns: u32,
 }
 
 impl ReturnFilter {
     /// For a cache of `capacity` blocks.
     pub fn new(capacity: usize) -> Self {
         let weight = (capacity / WEIGHT_DIVISOR).max(16) as i64;
-        ReturnFilter { weight, used: [Mean::of(ONE / 2); AGE_CLASSES], missed: Mean::of(0), round: None, rejected: 0 }
+        ReturnFilter {
+            mean_weight: weight,
+            used_ratios: [Mean::of(UNIT_SAMPLE / 2); AGE_CLASSES],
+            missed_ratio: Mean::of(0),
+            round_accesses: None,
+            rejected_returns: 0,
+        }
     }
 
     /// The origin of a block that returns after `age` of `horizon` insertions; `None` if the return is rejected.
     pub fn admit(&mut self, age: u32, horizon: u32) -> Option<Origin> {
         let age_class =
             (u64::from(age) * AGE_CLASSES as u64 / u64::from(horizon.max(1))).min(AGE_CLASSES as u64 - 1) as usize;
-        if age_class >= ALWAYS_ADMITTED && self.used[age_class].0 < self.missed.0 {
-            self.rejected = self.rejected.wrapping_add(1);
-            if !self.rejected.is_multiple_of(PROBE_INTERVAL) {
+        if age_class >= ALWAYS_ADMITTED_CLASSES && self.used_ratios[age_class].0 < self.missed_ratio.0 {
+            self.rejected_returns = self.rejected_returns.wrapping_add(1);
+            if !self.rejected_returns.is_multiple_of(PROBE_INTERVAL) {
                 return None;
             }
         }
@@ -76,22 +82,22 @@ impl ReturnFilter {
     }
 
     /// Records the first visit of the clock hand to a block that has been in the main part for `accesses`.
-    pub fn record_first_visit(&mut self, origin: Origin, used: bool, accesses: u32) {
-        if let Some(mean) = self.used.get_mut(usize::from(origin.0)) {
-            mean.add(if used { ONE } else { 0 }, self.weight);
+    pub fn record_first_visit(&mut self, origin: Origin, was_used: bool, accesses: u32) {
+        if let Some(mean) = self.used_ratios.get_mut(usize::from(origin.0)) {
+            mean.add(if was_used { UNIT_SAMPLE } else { 0 }, self.mean_weight);
         }
-        self.round.get_or_insert(Mean::of(accesses)).add(accesses, self.weight);
+        self.round_accesses.get_or_insert(Mean::of(accesses)).add(accesses, self.mean_weight);
     }
 
     /// Records an eviction from the main part.
     pub fn record_eviction(&mut self) {
-        self.missed.add(0, self.weight);
+        self.missed_ratio.add(0, self.mean_weight);
     }
 
     /// Records a use of a block that was evicted `accesses` ago.
     pub fn record_reuse(&mut self, accesses: u32) {
-        if self.round.is_some_and(|round| Mean::of(accesses).0 <= round.0) {
-            self.missed.0 += Mean::of(ONE).0 / self.weight;
+        if self.round_accesses.is_some_and(|round| Mean::of(accesses).0 <= round.0) {
+            self.missed_ratio.0 += Mean::of(UNIT_SAMPLE).0 / self.mean_weight;
         }
     }
 }

@@ -14,14 +14,14 @@ impl<S: Seam> Shard<S> {
     /// Installs `records`: the newest records of the volume, in order of block. Records of blocks that persisted memory
     /// lists as out of date are ignored. Returns true if there are records past the volume's end.
     pub fn recover(self: &ShardRef<S>, records: &[Recovered], image: &ShmImage) -> bool {
-        let end = BlockNo(self.blocks());
+        let end = BlockNo(self.block_count());
         let outdated = merge_outdated_ranges(image);
         let is_valid = |block: BlockNo| {
             let last = outdated.partition_point(|range| range.start <= block).checked_sub(1);
             block < end && !last.is_some_and(|last| outdated[last].contains(&block))
         };
         let now = self.seam().now();
-        self.with(|state, _| {
+        self.with_state(|state, _| {
             let data = records.iter().filter(|record| record.content == RecoveredContent::Data);
             state.install_records(data.map(|record| (record.address.block, record.position)), is_valid);
             for record in records {
@@ -35,7 +35,7 @@ impl<S: Seam> Shard<S> {
             }
         });
         self.core.keep_ticking();
-        self.work.notify();
+        self.destage_work.notify();
         records.iter().any(|record| record.blocks().end > end)
     }
 }

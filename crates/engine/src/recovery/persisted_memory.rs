@@ -60,21 +60,21 @@ impl<S: Seam> Shard<S> {
     async fn recover_memory_run(
         self: &ShardRef<S>,
         at: ByteOffset,
-        len: usize,
+        len_bytes: usize,
         source: &mut impl WriteSource<S>,
     ) -> Result<(), RequestError> {
-        for span in spans(at, len) {
+        for span in spans(at, len_bytes) {
             loop {
-                if span.len < BLOCK_BYTES {
+                if span.len_bytes < BLOCK_BYTES {
                     self.reload_for_partial_write(span.block).await?;
                 }
                 let mode = WriteMode {
-                    keep: self.keeps_writes(),
-                    acked_unwritten: true,
+                    may_stay: self.keeps_writes(),
+                    has_acked_unwritten: true,
                     is_streamed: false,
                     now: self.seam().now(),
                 };
-                if self.with(|state, memory| self.write_block(state, memory, &span, source, mode)).is_some() {
+                if self.with_state(|state, memory| self.write_block(state, memory, &span, source, mode)).is_some() {
                     break;
                 }
                 self.wait_for_buffer().await;

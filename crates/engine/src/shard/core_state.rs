@@ -19,19 +19,32 @@ use crate::wait::Signal;
 use crate::{CoreSpec, DatastoreSpec, FLASH_DATASTORE, PromotionStats};
 
 /// Requests in one tick from which on the core counts as busy: 2,000 a second.
-const BUSY_REQUESTS: u64 = 100;
+const BUSY_REQUESTS_PER_TICK: u64 = 100;
 /// Cost units of destage of all volumes in one tick while the core is busy, even if a flush waits: about a seventh of
 /// the core.
-const DESTAGE_ALLOWANCE: u64 = 512;
+const DESTAGE_ALLOWANCE_UNITS: u64 = 512;
 /// Part of the log's segments, in percent, that dirty data may fill before it is destaged. A higher target takes flash
 /// from pages, a lower one destages more blocks that are written again (docs/decisions/022).
 pub const LOG_TARGET_PERCENT: usize = 20;
 /// The log is crowded if fewer than 1/4 of its segments are free.
-pub const CROWDED_FREE_DIVISOR: usize = 4;
+pub const CROWDED_FREE_SEGMENTS_DIVISOR: usize = 4;
 /// Upper limit of the pressure on destage by the age of the log's data: a small part of the queue.
 pub const LATENESS_PERCENT_MAX: u64 = 25;
 /// Pause between attempts to get a buffer.
 const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
+
+/// Measurements of the log, updated at each tick.
+#[derive(Default)]
+struct LogGauges {
+    /// See [`CoreState::log_pressure_percent`].
+    pressure_percent: Cell<u64>,
+    /// See [`CoreState::log_lateness_percent`].
+    lateness_percent: Cell<u64>,
+    /// See [`CoreState::oldest_segment_since`].
+    oldest_segment_since: Cell<Option<Nanos>>,
+    /// Free segments of the log when a volume last found it full.
+    free_segments_when_full: Cell<Option<usize>>,
+}
 
 /// State shared by the shards of one core.
 pub struct CoreState<S: Seam> {
@@ -43,7 +56,7 @@ pub struct CoreState<S: Seam> {
     /// Volumes that may hold content that others share.
     pub siblings: RefCell<SiblingDirectory>,
     /// The tick runs.
-    pub ticking: Cell<bool>,
+    pub is_ticking: Cell<bool>,
     /// The flash log, if there is one.
     log: RefCell<Option<Store<S>>>,
     /// The clean pages on flash.
@@ -54,22 +67,16 @@ pub struct CoreState<S: Seam> {
     promoter: Promoter<S>,
     /// A task is flushing backings to free regions of the write-intent log.
     pub is_freeing_dirty_regions: Cell<bool>,
-    /// See [`CoreState::log_pressure_percent`].
-    log_pressure: Cell<u64>,
-    /// See [`CoreState::log_lateness_percent`].
-    log_lateness: Cell<u64>,
-    /// See [`CoreState::log_since`].
-    log_since: Cell<Option<Nanos>>,
-    /// Free segments of the log when a volume last found it full.
-    free_segments_when_full: Cell<Option<usize>>,
+    /// The log's fill level and age at the last tick.
+    log_gauges: LogGauges,
     /// Client requests counted at the last tick.
-    requests: Cell<u64>,
+    last_tick_requests: Cell<u64>,
     /// Cost units left for destage until the next tick; `None` without limit.
-    allowance: Cell<Option<u64>>,
+    destage_allowance_units: Cell<Option<u64>>,
     /// Batches that destage reads from the log.
     pub batch_reads: BatchReads,
     /// Time from which the next batch of the log that no client waits for may begin.
-    pub next_background_batch: Cell<Nanos>,
+    pub next_background_batch_at: Cell<Nanos>,
     /// Number of kept records, and progress of their sweeps.
     pub kept_totals: KeptTotals,
     /// The last partition of memory among the volumes.
@@ -89,10 +96,9 @@ impl<S: Seam> CoreState<S> {
         CoreState {
             kept_totals: KeptTotals::default(),
             batch_reads: BatchReads::default(),
-            next_background_batch: Cell::default(),
+            next_background_batch_at: Cell::default(),
             memory_partition: Cell::new(MemoryPartition::new(seam.now())),
-            log_lateness: Cell::default(),
-            log_since: Cell::default(),
+            log_gauges: LogGauges::default(),
             datastores: Default::default(),
             siblings: RefCell::new(SiblingDirectory::new(seam.blocks_total())),
             flash_datastore: Datastore::of_flash(seam.clone(), &flash_spec),
@@ -100,17 +106,15 @@ impl<S: Seam> CoreState<S> {
             spec,
             memory,
             shards: Default::default(),
-            ticking: Default::default(),
+            is_ticking: Default::default(),
             log: Default::default(),
             pages: Default::default(),
             map_loaded: Default::default(),
             map_loaded_signal: Default::default(),
             promoter,
             is_freeing_dirty_regions: Default::default(),
-            log_pressure: Default::default(),
-            free_segments_when_full: Default::default(),
-            requests: Default::default(),
-            allowance: Default::default(),
+            last_tick_requests: Default::default(),
+            destage_allowance_units: Default::default(),
         }
     }
 
@@ -166,7 +170,7 @@ impl<S: Seam> CoreState<S> {
         PromotionStats {
             left_bytes: budget.available_bytes(),
             promote_one_in: budget.promote_one_in(),
-            history_bytes: self.promoter.bytes(),
+            history_bytes: self.promoter.history_bytes(),
         }
     }
 
@@ -191,22 +195,22 @@ impl<S: Seam> CoreState<S> {
     }
 
     /// True if the log needs records to be retired soon.
-    pub fn log_is_crowded(&self) -> bool {
+    pub fn is_log_crowded(&self) -> bool {
         self.log.borrow().as_ref().is_some_and(|store| {
             let (free, total) = store.room();
-            free * CROWDED_FREE_DIVISOR < total
+            free * CROWDED_FREE_SEGMENTS_DIVISOR < total
         })
     }
 
     /// Fill level of the log between its target (0) and the level at which it is crowded (100). Measured at each tick,
     /// because counting visits each segment.
     pub fn log_pressure_percent(&self) -> u64 {
-        self.log_pressure.get()
+        self.log_gauges.pressure_percent.get()
     }
 
     /// Time since which the oldest segment of the log has been in use.
-    pub fn log_since(&self) -> Option<Nanos> {
-        self.log_since.get()
+    pub fn oldest_segment_since(&self) -> Option<Nanos> {
+        self.log_gauges.oldest_segment_since.get()
     }
 
     /// True if dirty data fills more of the log than its target.
@@ -216,34 +220,39 @@ impl<S: Seam> CoreState<S> {
 
     /// How far the oldest data of the log is past its age, up to [`LATENESS_PERCENT_MAX`] at twice the age.
     pub fn log_lateness_percent(&self) -> u64 {
-        self.log_lateness.get()
+        self.log_gauges.lateness_percent.get()
     }
 
     /// Measures the log's fill level and age.
     pub fn measure_log_pressure(&self) {
         let pressure = self.log.borrow().as_ref().map_or(0, |store| {
             let (free, total) = store.room();
-            let (target, crowded) = (total * LOG_TARGET_PERCENT / 100, total - total / CROWDED_FREE_DIVISOR);
+            let (target, crowded) = (total * LOG_TARGET_PERCENT / 100, total - total / CROWDED_FREE_SEGMENTS_DIVISOR);
             let above_target = (total - free.min(total)).saturating_sub(target);
             (above_target * 100 / (crowded - target).max(1)).min(100) as u64
         });
-        self.log_pressure.set(pressure);
+        self.log_gauges.pressure_percent.set(pressure);
         let since = self.log.borrow().as_ref().and_then(Store::oldest_since);
-        self.log_since.set(since);
+        self.log_gauges.oldest_segment_since.set(since);
         let age_max = self.spec.dirty_age_max.0.saturating_mul(LOGGED_AGE_FACTOR).max(1);
         let late = since.map_or(0, |since| self.seam.now().since(since).0.saturating_sub(age_max));
-        self.log_lateness.set(late.saturating_mul(LATENESS_PERCENT_MAX).div_euclid(age_max).min(LATENESS_PERCENT_MAX));
+        self.log_gauges
+            .lateness_percent
+            .set(late.saturating_mul(LATENESS_PERCENT_MAX).div_euclid(age_max).min(LATENESS_PERCENT_MAX));
     }
 
     /// Records the number of free segments at which a volume found the log full of other volumes' records.
     pub fn record_full_log(&self) {
-        self.free_segments_when_full.set(self.log.borrow().as_ref().map(|store| store.room().0));
+        self.log_gauges.free_segments_when_full.set(self.log.borrow().as_ref().map(|store| store.room().0));
     }
 
     /// True while the log has no more free segments than at the last [`CoreState::record_full_log`].
     pub fn is_log_still_full(&self) -> bool {
         let room = self.log.borrow().as_ref().map(|store| store.room().0);
-        self.free_segments_when_full.get().is_some_and(|when_full| room.is_some_and(|room| room <= when_full))
+        self.log_gauges
+            .free_segments_when_full
+            .get()
+            .is_some_and(|when_full| room.is_some_and(|room| room <= when_full))
     }
 
     /// The datastore by which reads from flash get their I/O slots.
@@ -277,16 +286,16 @@ impl<S: Seam> CoreState<S> {
 
     /// Adds a shard and reduces the dirty limits of the others accordingly.
     pub fn add(&self, shard: &ShardRef<S>) {
-        self.shards.borrow_mut().insert(shard.number, Rc::downgrade(shard));
+        self.shards.borrow_mut().insert(shard.volume_number, Rc::downgrade(shard));
         self.siblings.borrow_mut().record_change_of_volumes();
         self.shards().iter().for_each(|shard| shard.refresh_throttle());
     }
 
     /// Removes a shard.
     pub fn remove(&self, shard: &ShardRef<S>) {
-        self.shards.borrow_mut().remove(&shard.number);
+        self.shards.borrow_mut().remove(&shard.volume_number);
         self.siblings.borrow_mut().record_change_of_volumes();
-        self.memory.borrow_mut().detach_volume(shard.number);
+        self.memory.borrow_mut().detach_volume(shard.volume_number);
     }
 
     /// All shards.
@@ -339,7 +348,7 @@ impl<S: Seam> CoreState<S> {
 
     /// Waits until buffers may have become free. While data is dirty, the tick runs, by which destage frees some.
     pub async fn pause_for_buffers(self: &Rc<Self>) {
-        self.shards().iter().for_each(|shard| shard.work.notify());
+        self.shards().iter().for_each(|shard| shard.destage_work.notify());
         self.seam.sleep(ALLOC_PAUSE).await;
     }
 
@@ -347,17 +356,18 @@ impl<S: Seam> CoreState<S> {
     pub fn renew_allowance(&self) {
         let requests = self.shards().iter().map(|shard| shard.counters.requests()).sum();
         // The count of a volume that was detached is missing, so the sum may be lower than before.
-        let new: u64 = u64::saturating_sub(requests, self.requests.replace(requests));
-        self.allowance.set((new >= BUSY_REQUESTS).then_some(DESTAGE_ALLOWANCE));
+        let new: u64 = u64::saturating_sub(requests, self.last_tick_requests.replace(requests));
+        self.destage_allowance_units.set((new >= BUSY_REQUESTS_PER_TICK).then_some(DESTAGE_ALLOWANCE_UNITS));
     }
 
     /// True if destage may send another run before the next tick without taking too much of the core from clients.
     pub fn may_destage(&self) -> bool {
-        self.allowance.get() != Some(0)
+        self.destage_allowance_units.get() != Some(0)
     }
 
     /// Records cost units spent by destage; the last run may overdraw the allowance.
-    pub fn record_destage(&self, cost: u64) {
-        self.allowance.set(self.allowance.get().map(|left| left.saturating_sub(cost)));
+    pub fn record_destage(&self, cost_units: u64) {
+        self.destage_allowance_units
+            .set(self.destage_allowance_units.get().map(|left| left.saturating_sub(cost_units)));
     }
 }

@@ -10,13 +10,13 @@ use flash::Epoch;
 pub struct Epochs {
     current: Epoch,
     closed: Epoch,
-    closing: u64,
-    filling: u64,
+    closing_units: u64,
+    filling_units: u64,
 }
 
 impl Default for Epochs {
     fn default() -> Self {
-        Epochs { current: Epoch(1), closed: Epoch(0), closing: 0, filling: 0 }
+        Epochs { current: Epoch(1), closed: Epoch(0), closing_units: 0, filling_units: 0 }
     }
 }
 
@@ -37,20 +37,20 @@ impl Epochs {
     }
 
     /// Units of closed epochs that are not on the backing.
-    pub fn closing(&self) -> u64 {
-        self.closing
+    pub fn closing_units(&self) -> u64 {
+        self.closing_units
     }
 
     /// Units of any epoch that are not on the backing.
-    pub fn unwritten(&self) -> u64 {
-        self.closing + self.filling
+    pub fn unwritten_units(&self) -> u64 {
+        self.closing_units + self.filling_units
     }
 
     /// Ends the current epoch and returns its number.
     pub fn close(&mut self) -> Epoch {
         self.closed = self.current;
         self.current = self.current.next();
-        self.closing += std::mem::take(&mut self.filling);
+        self.closing_units += std::mem::take(&mut self.filling_units);
         self.closed
     }
 
@@ -62,17 +62,17 @@ impl Epochs {
     /// Adds units of `epoch` that are not on the backing.
     pub fn add_many(&mut self, epoch: Epoch, units: u64) {
         assert!(epoch <= self.current, "the epoch has begun");
-        *self.counter(epoch) += units;
+        *self.units_of(epoch) += units;
     }
 
     /// Removes a unit of `epoch` that is on the backing or was superseded.
     pub fn remove(&mut self, epoch: Epoch) {
-        let count = self.counter(epoch);
+        let count = self.units_of(epoch);
         *count = count.checked_sub(1).expect("a removed unit was added before");
     }
 
-    fn counter(&mut self, epoch: Epoch) -> &mut u64 {
-        if self.is_closed(epoch) { &mut self.closing } else { &mut self.filling }
+    fn units_of(&mut self, epoch: Epoch) -> &mut u64 {
+        if self.is_closed(epoch) { &mut self.closing_units } else { &mut self.filling_units }
     }
 }
 
@@ -86,11 +86,11 @@ mod tests {
         epochs.add(Epoch(1));
         assert_eq!(epochs.close(), Epoch(1));
         epochs.add(Epoch(2));
-        assert_eq!((epochs.closing(), epochs.unwritten()), (1, 2));
+        assert_eq!((epochs.closing_units(), epochs.unwritten_units()), (1, 2));
         assert_eq!(epochs.close(), Epoch(2));
-        assert_eq!(epochs.closing(), 2);
+        assert_eq!(epochs.closing_units(), 2);
         epochs.remove(Epoch(1));
         epochs.remove(Epoch(2));
-        assert_eq!(epochs.unwritten(), 0);
+        assert_eq!(epochs.unwritten_units(), 0);
     }
 }

@@ -13,7 +13,7 @@ const PAUSE_MAX: Nanos = Nanos::from_secs(10);
 
 #[derive(Clone, Copy)]
 struct Failure {
-    pause: Nanos,
+    retry_pause: Nanos,
     retry_at: Nanos,
 }
 
@@ -29,9 +29,9 @@ impl Failures {
 
     /// Records a failed write of the block.
     pub fn add(&mut self, block: BlockNo, now: Nanos) {
-        let failure = self.0.entry(block).or_insert(Failure { pause: Nanos::ZERO, retry_at: now });
-        failure.pause = Nanos(failure.pause.0 * 2).max(PAUSE_MIN).min(PAUSE_MAX);
-        failure.retry_at = now + failure.pause;
+        let failure = self.0.entry(block).or_insert(Failure { retry_pause: Nanos::ZERO, retry_at: now });
+        failure.retry_pause = Nanos(failure.retry_pause.0 * 2).max(PAUSE_MIN).min(PAUSE_MAX);
+        failure.retry_at = now + failure.retry_pause;
     }
 
     /// True if the last write of the block failed.

@@ -84,13 +84,13 @@ impl State {
     pub fn issue_fill_guard<S: Seam>(
         &mut self,
         memory: &MemoryCache<S>,
-        volume: u32,
+        volume_number: u32,
         blocks: Range<BlockNo>,
         installs: bool,
     ) -> Rc<FillGuard> {
         let guard = FillGuard::new(blocks.clone(), installs);
         for block in BlockNo::each(&blocks) {
-            if let Some(id) = memory.find(volume, block) {
+            if let Some(id) = memory.find(volume_number, block) {
                 let slot = memory.slot(id);
                 if !slot.is_clean() {
                     guard.invalidate(&block.single(), slot.present);

@@ -3,7 +3,7 @@
 //! Clients that flush again right after each answer split into groups that alternate: each batch carries one group
 //! while the next group waits. A short delay before a run lets all of them join one batch, but it only adds latency
 //! when clients arrive independently. The best delay depends on clients, devices and processors, so it is measured:
-//! trials of `TRIAL_RUNS` runs compare the delays, and the one that serves the most flushes per second stays in use
+//! trials of `RUNS_PER_TRIAL` runs compare the delays, and the one that serves the most flushes per second stays in use
 //! until the next trial.
 
 use std::cell::{Cell, RefCell};
@@ -20,11 +20,11 @@ const BATCH_DELAY_PERCENT: [u64; 3] = [0, 50, 100];
 /// Upper bound of the delay, however slow the devices are.
 const BATCH_DELAY_MAX: Nanos = Nanos::from_micros(500);
 /// Runs in one trial.
-const TRIAL_RUNS: u32 = 32;
+const RUNS_PER_TRIAL: u32 = 32;
 /// One trial in this many uses a delay other than the best.
 const TRIALS_PER_PROBE: u32 = 8;
 /// Gain in throughput that a delay must bring over none, in percent; a smaller difference is noise.
-const GAIN_PERCENT: f64 = 7.0;
+const GAIN_PERCENT_MIN: f64 = 7.0;
 
 /// Gathers the flushes of one shard into runs.
 #[derive(Default)]
@@ -34,8 +34,8 @@ pub struct FlushBatcher {
     /// Flushes that were requested by the end of the last run and unanswered before it.
     expected_flushes: Cell<u64>,
     /// End of the last run, and its duration.
-    last_run_end: Cell<Nanos>,
-    last_run_time: Cell<Nanos>,
+    last_run_ended_at: Cell<Nanos>,
+    last_run_duration: Cell<Nanos>,
     trial: RefCell<Trial>,
     arrived: Signal,
     /// Number of flushes and other operations that wait for the end of a run.
@@ -58,37 +58,37 @@ impl Drop for WaitingOperation<'_> {
 struct Trial {
     /// Index into [`BATCH_DELAY_PERCENT`], and the throughput of each delay when last tried, in flushes a nanosecond.
     delay_index: usize,
-    rates: [f64; BATCH_DELAY_PERCENT.len()],
+    flushes_per_ns: [f64; BATCH_DELAY_PERCENT.len()],
     runs: u32,
-    served: u64,
-    time: Nanos,
+    served_flushes: u64,
+    duration: Nanos,
     /// Number of completed trials.
-    trials: u32,
+    completed_trials: u32,
 }
 
 impl Trial {
     /// Records a run that served `served` flushes and ended `time` after the one before.
     fn add(&mut self, served: u64, time: Nanos) {
         self.runs += 1;
-        self.served += served;
-        self.time += time;
-        if self.runs < TRIAL_RUNS {
+        self.served_flushes += served;
+        self.duration += time;
+        if self.runs < RUNS_PER_TRIAL {
             return;
         }
-        self.rates[self.delay_index] = self.served as f64 / self.time.0.max(1) as f64;
-        self.trials += 1;
-        let probe = (self.trials / TRIALS_PER_PROBE) as usize % (BATCH_DELAY_PERCENT.len() - 1);
+        self.flushes_per_ns[self.delay_index] = self.served_flushes as f64 / self.duration.0.max(1) as f64;
+        self.completed_trials += 1;
+        let probe = (self.completed_trials / TRIALS_PER_PROBE) as usize % (BATCH_DELAY_PERCENT.len() - 1);
         let score = |delay: usize| match delay {
-            0 => self.rates[0] * (1.0 + GAIN_PERCENT / 100.0),
-            _ => self.rates[delay],
+            0 => self.flushes_per_ns[0] * (1.0 + GAIN_PERCENT_MIN / 100.0),
+            _ => self.flushes_per_ns[delay],
         };
         let best =
             (0..BATCH_DELAY_PERCENT.len()).max_by(|left, right| score(*left).total_cmp(&score(*right))).unwrap_or(0);
-        self.delay_index = match self.trials % TRIALS_PER_PROBE {
+        self.delay_index = match self.completed_trials % TRIALS_PER_PROBE {
             0 => (best + 1 + probe) % BATCH_DELAY_PERCENT.len(),
             _ => best,
         };
-        (self.runs, self.served, self.time) = (0, 0, Nanos(0));
+        (self.runs, self.served_flushes, self.duration) = (0, 0, Nanos(0));
     }
 }
 
@@ -128,7 +128,7 @@ impl FlushBatcher {
     /// includes every flush requested so far; returns their number.
     pub async fn wait_for_batch(&self, seam: &impl Seam) -> u64 {
         let all_arrived = || self.pending_flushes.get() >= self.expected_flushes.get();
-        let delay = Nanos(self.last_run_time.get().0 * BATCH_DELAY_PERCENT[self.trial.borrow().delay_index] / 100)
+        let delay = Nanos(self.last_run_duration.get().0 * BATCH_DELAY_PERCENT[self.trial.borrow().delay_index] / 100)
             .min(BATCH_DELAY_MAX);
         if delay > Nanos(0) && !all_arrived() {
             within(seam.sleep(delay), self.arrived.wait_for(|| all_arrived().then_some(()))).await;
@@ -139,9 +139,9 @@ impl FlushBatcher {
     /// Records that a run ended, the number of flushes that it included, and its duration.
     pub fn record_run(&self, now: Nanos, flushes: u64, duration: Nanos) {
         // The cap keeps idle time out of the trial.
-        let since = now.since(self.last_run_end.replace(now)).min(Nanos(duration.0 * 3));
+        let since = now.since(self.last_run_ended_at.replace(now)).min(Nanos(duration.0 * 3));
         self.trial.borrow_mut().add(flushes, since);
-        self.last_run_time.set(duration);
+        self.last_run_duration.set(duration);
         self.expected_flushes.set(flushes + self.pending_flushes.get());
     }
 }

@@ -1,5 +1,5 @@
 //! Kept records: retired records that are the newest content of their blocks. The backing durably has their content,
-//! and the log still has it too, until the record expires. The log is thereby also a cache of what was written.
+//! and the log still has it too, until the record expires. The log is thereby also a cache of written data.
 //!
 //! The index is not notified of expiries: reads skip expired records, and sweeps remove them.
 
@@ -14,26 +14,26 @@ use super::core_state::CoreState;
 use crate::log_tracker::block_index::{BlockIndex, Value};
 
 /// The indexes of all volumes of a core together take at most 1/8 as much memory as the cache.
-const MEMORY_DIVISOR: usize = 8;
+const INDEX_MEMORY_DIVISOR: usize = 8;
 /// Approximate size of an entry.
 const ENTRY_BYTES: usize = 19;
 /// A volume is swept when 1/8 of the segments has expired since its last sweep.
 const SWEEPS_PER_CYCLE: u64 = 8;
-/// A volume is swept at the latest after this number of expiries: half of those that a position tells apart.
+/// A volume is swept at the latest after this number of expiries: half of the number that a position tells apart.
 const EXPIRIES_PER_SWEEP_MAX: u64 = EXPIRIES_TOLD_APART as u64 / 2;
 /// Minimum and maximum number of chunks that sweeps examine in one tick: about 0.1 ms and 3 ms.
-const SWEPT_CHUNKS: (usize, usize) = (32, 1_024);
+const SWEPT_CHUNKS_PER_TICK: (usize, usize) = (32, 1_024);
 /// Approximate entries per chunk.
-const CHUNK_ENTRIES: u64 = 256;
+const ENTRIES_PER_CHUNK: u64 = 256;
 
 /// The kept records of a volume.
 #[derive(Default)]
 pub struct KeptRecords {
     records: BlockIndex,
     /// Expiries of segments when the last sweep began.
-    swept_expiries: u64,
+    expiries_at_sweep_start: u64,
     /// Where the sweep in progress continues.
-    sweep_next: Option<BlockNo>,
+    sweep_continues_at: Option<BlockNo>,
 }
 
 impl KeptRecords {
@@ -43,8 +43,8 @@ impl KeptRecords {
     }
 
     /// Approximate size in bytes.
-    pub fn bytes(&self) -> usize {
-        self.records.bytes()
+    pub fn memory_bytes(&self) -> usize {
+        self.records.memory_bytes()
     }
 
     /// The record of a block.
@@ -86,18 +86,19 @@ impl KeptRecords {
         (expiries, segments): (u64, u64),
         has_expired: impl Fn(Position) -> bool,
     ) {
-        if self.sweep_next.is_none() {
-            if expiries - self.swept_expiries < (segments / SWEEPS_PER_CYCLE).clamp(1, EXPIRIES_PER_SWEEP_MAX) {
+        if self.sweep_continues_at.is_none() {
+            if expiries - self.expiries_at_sweep_start < (segments / SWEEPS_PER_CYCLE).clamp(1, EXPIRIES_PER_SWEEP_MAX)
+            {
                 return;
             }
-            (self.swept_expiries, self.sweep_next) = (expiries, Some(BlockNo::ZERO));
+            (self.expiries_at_sweep_start, self.sweep_continues_at) = (expiries, Some(BlockNo::ZERO));
         }
-        while let Some(next) = self.sweep_next
+        while let Some(next) = self.sweep_continues_at
             && *chunks_left > 0
         {
             *chunks_left -= 1;
             let is_valid = |value: Value| !has_expired(Position::from_words(value));
-            self.sweep_next = self.records.retain_in_chunk(next, is_valid);
+            self.sweep_continues_at = self.records.retain_in_chunk(next, is_valid);
         }
     }
 }
@@ -106,19 +107,19 @@ impl KeptRecords {
 #[derive(Default)]
 pub struct KeptTotals {
     /// Number of records at the last tick, and those added since.
-    entries: Cell<usize>,
+    record_count: Cell<usize>,
     /// Expiries of segments at the last tick.
-    expiries: Cell<u64>,
+    expiries_at_tick: Cell<u64>,
     /// Index of the volume that is swept first.
-    next_shard: Cell<usize>,
+    next_shard_index: Cell<usize>,
 }
 
 impl<S: Seam> CoreState<S> {
     /// True if another record may be kept; it then counts as kept.
     pub fn may_keep_record(&self) -> bool {
-        let entries_max = self.seam().blocks_total() * BLOCK_BYTES / MEMORY_DIVISOR / ENTRY_BYTES;
-        let entries = self.kept_totals.entries.get();
-        self.kept_totals.entries.set(entries + usize::from(entries < entries_max));
+        let entries_max = self.seam().blocks_total() * BLOCK_BYTES / INDEX_MEMORY_DIVISOR / ENTRY_BYTES;
+        let entries = self.kept_totals.record_count.get();
+        self.kept_totals.record_count.set(entries + usize::from(entries < entries_max));
         entries < entries_max
     }
 
@@ -127,18 +128,18 @@ impl<S: Seam> CoreState<S> {
         let Some(store) = self.log() else { return };
         let shards: Vec<Rc<_>> = self.shards();
         let entries: usize = shards.iter().map(|shard| shard.kept_records.borrow().len()).sum();
-        self.kept_totals.entries.set(entries);
-        let (expiries, segments) = (store.expiries(), store.segments());
-        let new_expiries = expiries - self.kept_totals.expiries.replace(expiries);
+        self.kept_totals.record_count.set(entries);
+        let (expiries, segments) = (store.expiries(), store.segment_count());
+        let new_expiries = expiries - self.kept_totals.expiries_at_tick.replace(expiries);
         let due_entries = entries as u64 * new_expiries * SWEEPS_PER_CYCLE / segments.max(1);
-        let due_chunks = usize::try_from(due_entries / CHUNK_ENTRIES).unwrap_or(usize::MAX);
-        let mut chunks_left = due_chunks.clamp(SWEPT_CHUNKS.0, SWEPT_CHUNKS.1);
-        let first = self.kept_totals.next_shard.get();
+        let due_chunks = usize::try_from(due_entries / ENTRIES_PER_CHUNK).unwrap_or(usize::MAX);
+        let mut chunks_left = due_chunks.clamp(SWEPT_CHUNKS_PER_TICK.0, SWEPT_CHUNKS_PER_TICK.1);
+        let first = self.kept_totals.next_shard_index.get();
         for index in (0..shards.len()).map(|number| (first + number) % shards.len()) {
             let mut kept = shards[index].kept_records.borrow_mut();
             kept.sweep(&mut chunks_left, (expiries, segments), |position| store.has_expired(position));
             if chunks_left == 0 {
-                return self.kept_totals.next_shard.set(index);
+                return self.kept_totals.next_shard_index.set(index);
             }
         }
     }

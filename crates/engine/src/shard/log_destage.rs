@@ -20,25 +20,25 @@ pub struct LogDestage {
     /// A round is running.
     pub is_running: Cell<bool>,
     /// Earliest time of the next round.
-    pub next_round: Cell<Nanos>,
+    pub next_round_at: Cell<Nanos>,
     /// Earliest time of the next round by age alone.
-    pub next_round_by_age: Cell<Nanos>,
+    pub next_round_by_age_at: Cell<Nanos>,
     /// Binary logarithm of the factor by which the segments of a round may hold more live records than the round
     /// takes blocks. It grows while rounds find few blocks, for example because other volumes have the oldest records.
-    pub widening: Cell<u32>,
-    due: RefCell<BTreeSet<BlockNo>>,
+    pub widening_log2: Cell<u32>,
+    due_blocks: RefCell<BTreeSet<BlockNo>>,
     /// The segments of the last round hold records of zero-ranges.
     pub includes_zeroes: Cell<bool>,
     /// Destage waits for the record of a zero-range, which a flush of the log in the background appends.
-    pub zero_range_waits: Cell<bool>,
+    pub is_zero_range_waiting: Cell<bool>,
     /// The last flush of the log failed.
-    pub has_log_failed: Cell<bool>,
+    pub has_log_flush_failed: Cell<bool>,
 }
 
 impl LogDestage {
     /// Blocks of the current batch that the pump has not selected yet. Entries may be out of date.
-    pub fn due(&self) -> RefMut<'_, BTreeSet<BlockNo>> {
-        self.due.borrow_mut()
+    pub fn due_blocks(&self) -> RefMut<'_, BTreeSet<BlockNo>> {
+        self.due_blocks.borrow_mut()
     }
 
     /// True if the segments of the last round hold records of zero-ranges.
@@ -47,23 +47,23 @@ impl LogDestage {
     }
 
     /// Records whether the last flush of the log succeeded.
-    pub fn record_log_flush(&self, succeeded: bool) {
-        self.has_log_failed.set(!succeeded);
+    pub fn record_log_flush(&self, has_succeeded: bool) {
+        self.has_log_flush_failed.set(!has_succeeded);
     }
 }
 
 /// Batches that all volumes of a core read from the log, at most [`READ_BATCHES_MAX`].
 #[derive(Default)]
 pub struct BatchReads {
-    running: Cell<usize>,
+    running_reads: Cell<usize>,
     ended: Signal,
 }
 
 impl BatchReads {
     /// Begins a batch; waits while as many others are being read as may be.
     pub async fn begin(&self) -> BatchRead<'_> {
-        self.ended.wait_for(|| (self.running.get() < READ_BATCHES_MAX).then_some(())).await;
-        self.running.set(self.running.get() + 1);
+        self.ended.wait_for(|| (self.running_reads.get() < READ_BATCHES_MAX).then_some(())).await;
+        self.running_reads.set(self.running_reads.get() + 1);
         BatchRead(self)
     }
 }
@@ -73,7 +73,7 @@ pub struct BatchRead<'a>(&'a BatchReads);
 
 impl Drop for BatchRead<'_> {
     fn drop(&mut self) {
-        self.0.running.set(self.0.running.get() - 1);
+        self.0.running_reads.set(self.0.running_reads.get() - 1);
         self.0.ended.notify();
     }
 }

@@ -12,14 +12,14 @@ impl<S: Seam> Shard<S> {
     /// True if reads may be served from flash.
     pub fn may_read_flash(&self) -> bool {
         !self.flash_tier.is_suspended()
-            && self.flash_tier.enabled
+            && self.flash_tier.is_enabled
             && self.mode.get() != CacheMode::Paused
             && self.policy.get() != WritePolicy::None
     }
 
     /// The pages, if reads may be served from them.
     pub fn readable_pages(&self) -> Option<&VolumePages<S>> {
-        let is_readable = self.flash_tier.checked.get() && self.may_read_flash();
+        let is_readable = self.flash_tier.is_checked.get() && self.may_read_flash();
         self.flash_tier.pages.as_ref().filter(|_| is_readable)
     }
 
@@ -43,6 +43,6 @@ impl<S: Seam> Shard<S> {
 
     /// The pages, if pages may be added to them.
     pub fn fillable_pages(&self) -> Option<&VolumePages<S>> {
-        self.readable_pages().filter(|_| self.admits_reads() && !self.stopping.get())
+        self.readable_pages().filter(|_| self.admits_reads() && !self.is_stopping.get())
     }
 }

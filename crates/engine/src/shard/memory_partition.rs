@@ -23,7 +23,7 @@ const BLOCK_SIZE: u64 = BLOCK_BYTES as u64;
 /// at small sizes.
 const FLOOR_DIVISOR: u64 = 64;
 /// Uses for each block of memory, averaged over all volumes, after which memory has turned over: older uses decay.
-const MEMORY_USES: f64 = 8.0;
+const USES_PER_BLOCK: f64 = 8.0;
 /// A new partition must gain at least 1/32 of the misses, or of the hits if they are fewer. The error of a curve's
 /// difference between two sizes is smaller.
 const GAIN_DIVISOR: f64 = 32.0;
@@ -31,7 +31,7 @@ const GAIN_DIVISOR: f64 = 32.0;
 const KEPT_GAIN_RATIO: f64 = 0.25;
 /// Maximum doublings of the pause after partitions that missed their expected gain. The pause is two turnovers at
 /// first, then four, and so on.
-const BACKOFF_MAX: u32 = 6;
+const BACKOFF_DOUBLINGS_MAX: u32 = 6;
 /// Least maximum in blocks; a long request would evict itself otherwise.
 const MAX_BLOCKS_MIN: u64 = 64;
 /// Sizes probed on a curve, up to a few times the memory, in geometric steps.
@@ -44,22 +44,22 @@ const SIZE_STEP_RATIO: f64 = 1.15;
 pub struct MemoryPartition {
     /// Time of the last check, and the uses that were counted then.
     checked_at: Nanos,
-    counted_uses: f64,
+    uses_at_check: f64,
     /// All uses until then.
-    uses: f64,
+    total_uses: f64,
     /// The gain that the partition must reach.
     expected_gain: Option<ExpectedGain>,
     /// Consecutive partitions that missed their expected gain, and the count of uses before which no new one is made.
     missed_gains: u32,
-    not_before: f64,
+    not_before_uses: f64,
 }
 
 #[derive(Clone, Copy)]
 struct ExpectedGain {
     /// The count of uses when memory was partitioned.
-    since: f64,
+    since_uses: f64,
     /// Least hit ratio from then on.
-    hit_ratio: f64,
+    hit_ratio_min: f64,
 }
 
 impl MemoryPartition {
@@ -67,11 +67,11 @@ impl MemoryPartition {
     pub fn new(now: Nanos) -> Self {
         MemoryPartition {
             checked_at: now,
-            counted_uses: 0.0,
-            uses: 0.0,
+            uses_at_check: 0.0,
+            total_uses: 0.0,
             expected_gain: None,
             missed_gains: 0,
-            not_before: 0.0,
+            not_before_uses: 0.0,
         }
     }
 }
@@ -87,33 +87,37 @@ impl<S: Seam> CoreState<S> {
         let shards = self.shards();
         let mut memory = self.memory().borrow_mut();
         let blocks = self.seam().blocks_total() as u64;
-        let counted_uses = || shards.iter().map(|shard| shard.curves.borrow_mut().memory().recent().total as f64).sum();
-        let (counted, turnover): (f64, f64) = (counted_uses(), blocks as f64 * MEMORY_USES);
-        let new_uses = (counted - partition.counted_uses).max(0.0);
-        partition.uses += new_uses;
+        let counted_uses =
+            || shards.iter().map(|shard| shard.curves.borrow_mut().memory().recent().total_uses as f64).sum();
+        let (counted, turnover): (f64, f64) = (counted_uses(), blocks as f64 * USES_PER_BLOCK);
+        let new_uses = (counted - partition.uses_at_check).max(0.0);
+        partition.total_uses += new_uses;
         // With too few uses there is no reliable estimate, and the volumes compete for the common pool.
         if shards.len() > 1 && counted >= turnover / 2.0 {
-            let hits: u64 = shards.iter().map(|shard| memory.usage(shard.number).hits).sum();
+            let hits: u64 = shards.iter().map(|shard| memory.usage(shard.volume_number).hits).sum();
             partition.check_gain(hits as f64 / counted, turnover);
             if partition.expected_gain.is_none() {
-                shards.iter().for_each(|shard| memory.update_usage(shard.number, |usage| usage.target = None));
+                shards
+                    .iter()
+                    .for_each(|shard| memory.update_usage(shard.volume_number, |usage| usage.target_blocks = None));
             }
-            if partition.uses >= partition.not_before
-                && let Some((targets, gain)) = better_targets(&memory, &shards, blocks)
+            if partition.total_uses >= partition.not_before_uses
+                && let Some((targets, gain)) = find_better_targets(&memory, &shards, blocks)
             {
                 for (shard, target) in shards.iter().zip(targets) {
-                    memory.update_usage(shard.number, |usage| usage.target = Some(target));
+                    memory.update_usage(shard.volume_number, |usage| usage.target_blocks = Some(target));
                 }
                 let hit_ratio = (hits as f64 + gain * KEPT_GAIN_RATIO) / counted;
-                partition.expected_gain = Some(ExpectedGain { since: partition.uses, hit_ratio });
+                partition.expected_gain =
+                    Some(ExpectedGain { since_uses: partition.total_uses, hit_ratio_min: hit_ratio });
             }
         }
         let decay_factor = (-new_uses / turnover).exp();
         for shard in &shards {
             shard.curves.borrow_mut().memory().decay(decay_factor);
-            memory.update_usage(shard.number, |usage| usage.hits = (usage.hits as f64 * decay_factor) as u64);
+            memory.update_usage(shard.volume_number, |usage| usage.hits = (usage.hits as f64 * decay_factor) as u64);
         }
-        (partition.checked_at, partition.counted_uses) = (now, counted_uses());
+        (partition.checked_at, partition.uses_at_check) = (now, counted_uses());
         self.memory_partition.set(partition);
     }
 }
@@ -122,32 +126,36 @@ impl MemoryPartition {
     /// Checks the gain once memory has turned over. If the gain falls short, the volumes return to the common pool.
     fn check_gain(&mut self, hit_ratio: f64, turnover: f64) {
         let Some(expected_gain) =
-            self.expected_gain.filter(|expected_gain| self.uses - expected_gain.since >= turnover)
+            self.expected_gain.filter(|expected_gain| self.total_uses - expected_gain.since_uses >= turnover)
         else {
             return;
         };
-        if hit_ratio >= expected_gain.hit_ratio {
+        if hit_ratio >= expected_gain.hit_ratio_min {
             self.missed_gains = 0;
             return;
         }
         self.expected_gain = None;
-        self.missed_gains = (self.missed_gains + 1).min(BACKOFF_MAX);
-        self.not_before = self.uses + turnover * f64::from(1 << self.missed_gains);
+        self.missed_gains = (self.missed_gains + 1).min(BACKOFF_DOUBLINGS_MAX);
+        self.not_before_uses = self.total_uses + turnover * f64::from(1 << self.missed_gains);
     }
 }
 
 /// Returns targets of a partition with sufficient gain, and the hits that it is expected to gain.
-fn better_targets<S: Seam>(memory: &MemoryCache<S>, shards: &[ShardRef<S>], blocks: u64) -> Option<(Vec<u64>, f64)> {
-    let floor = blocks / shards.len() as u64 / FLOOR_DIVISOR;
-    let usages: Vec<VolumeUsage> = shards.iter().map(|shard| memory.usage(shard.number)).collect();
+fn find_better_targets<S: Seam>(
+    memory: &MemoryCache<S>,
+    shards: &[ShardRef<S>],
+    memory_blocks: u64,
+) -> Option<(Vec<u64>, f64)> {
+    let floor = memory_blocks / shards.len() as u64 / FLOOR_DIVISOR;
+    let usages: Vec<VolumeUsage> = shards.iter().map(|shard| memory.usage(shard.volume_number)).collect();
     let demands: Vec<VolumeDemand> =
-        shards.iter().zip(&usages).map(|(shard, usage)| shard.demand(*usage, floor, blocks)).collect();
-    let targets = partition(blocks, &demands);
+        shards.iter().zip(&usages).map(|(shard, usage)| shard.estimate_demand(*usage, floor, memory_blocks)).collect();
+    let targets = partition(memory_blocks, &demands);
     let misses = |size: &dyn Fn(usize) -> u64| -> f64 {
-        demands.iter().enumerate().map(|(volume, demand)| demand.misses(size(volume))).sum()
+        demands.iter().enumerate().map(|(volume, demand)| demand.misses_per_second(size(volume))).sum()
     };
-    let current_misses = misses(&|volume| usages[volume].target.unwrap_or(usages[volume].held));
-    let hits = demands.iter().map(VolumeDemand::rate).sum::<f64>() - current_misses;
+    let current_misses = misses(&|volume| usages[volume].target_blocks.unwrap_or(usages[volume].held_blocks));
+    let hits = demands.iter().map(VolumeDemand::accesses_per_second).sum::<f64>() - current_misses;
     let gain = current_misses - misses(&|volume| targets[volume]);
     (gain > current_misses.min(hits) / GAIN_DIVISOR).then_some((targets, gain))
 }
@@ -156,35 +164,35 @@ impl<S: Seam> Shard<S> {
     /// Passes the volume's bounds to memory.
     pub fn apply_memory_quota(&self) {
         let quota = self.memory_quota.get();
-        self.core.memory().borrow_mut().update_usage(self.number, |usage| {
-            usage.min = quota.min_bytes.div_ceil(BLOCK_SIZE);
-            usage.max = self.memory_max();
+        self.core.memory().borrow_mut().update_usage(self.volume_number, |usage| {
+            usage.min_blocks = quota.min_bytes.div_ceil(BLOCK_SIZE);
+            usage.max_blocks = self.memory_max_blocks();
         });
     }
 
     /// Maximum number of blocks of memory that the volume may have.
-    pub fn memory_max(&self) -> u64 {
+    pub fn memory_max_blocks(&self) -> u64 {
         let quota = self.memory_quota.get();
         let max = quota.max_bytes.map_or(u64::MAX, |bytes| (bytes / BLOCK_SIZE).max(MAX_BLOCKS_MIN));
         max.max(quota.min_bytes.div_ceil(BLOCK_SIZE))
     }
 
     /// The volume's demand for memory, from its curve and its counted hits. While it has requests it gets at least
-    /// `floor` blocks.
-    fn demand(&self, usage: VolumeUsage, floor: u64, blocks: u64) -> VolumeDemand {
+    /// `floor_blocks` blocks.
+    fn estimate_demand(&self, usage: VolumeUsage, floor_blocks: u64, memory_blocks: u64) -> VolumeDemand {
         let mut curves = self.curves.borrow_mut();
         let uses = curves.memory().recent();
         let caches = self.policy.get() != WritePolicy::None && self.mode.get() != CacheMode::Paused;
-        if !caches || uses.total == 0 {
-            return VolumeDemand::new(usage.min, usage.max, 0.0, []);
+        if !caches || uses.total_uses == 0 {
+            return VolumeDemand::new(usage.min_blocks, usage.max_blocks, 0.0, []);
         }
-        let size = |step: i32| blocks as f64 * SIZE_MAX_RATIO * SIZE_STEP_RATIO.powi(step - SIZE_STEPS);
+        let size = |step: i32| memory_blocks as f64 * SIZE_MAX_RATIO * SIZE_STEP_RATIO.powi(step - SIZE_STEPS);
         let mut sizes: Vec<u64> =
             (0..=SIZE_STEPS).map(|step| size(step).round() as u64).filter(|size| *size > 0).collect();
         sizes.dedup();
         let mut points: Vec<_> = sizes.iter().copied().zip(uses.miss_ratios(sizes.iter().copied())).collect();
-        points.push((usage.held, 1.0 - usage.hits as f64 / uses.total as f64));
+        points.push((usage.held_blocks, 1.0 - usage.hits as f64 / uses.total_uses as f64));
         points.sort_by_key(|point| point.0);
-        VolumeDemand::new(usage.min.max(floor), usage.max, uses.total as f64, points)
+        VolumeDemand::new(usage.min_blocks.max(floor_blocks), usage.max_blocks, uses.total_uses as f64, points)
     }
 }

@@ -41,6 +41,7 @@ use crate::wait::Signal;
 use crate::{ByteOffset, CacheMode, MemoryQuota, WritePolicy};
 use core_state::CoreState;
 use flush_batcher::FlushBatcher;
+use flush_progress::BackgroundFlushes;
 use kept_records::KeptRecords;
 use log_destage::LogDestage;
 use partial_blocks::PartialBlocks;
@@ -54,7 +55,7 @@ pub struct Shard<S: Seam> {
     /// State shared with the other shards of the core.
     pub core: Rc<CoreState<S>>,
     /// The volume's number on this core.
-    pub number: u32,
+    pub volume_number: u32,
     /// The volume's identity.
     pub volume_id: VolumeId,
     /// The backing.
@@ -75,7 +76,7 @@ pub struct Shard<S: Seam> {
     /// A change of the policy or the mode is in progress.
     pub is_changing: Cell<bool>,
     /// Deferral age: under `write-back-volatile`, the age at which dirty data is durable at the latest.
-    pub defer: Nanos,
+    pub deferral_age: Nanos,
     /// State of blocks and ranges.
     pub state: RefCell<State>,
     /// Back-pressure on writers.
@@ -83,13 +84,13 @@ pub struct Shard<S: Seam> {
     /// Pauses between attempts on a backing that fails writes.
     pub retry: Retry,
     /// Streams of reads.
-    pub streams: RefCell<Streams>,
+    pub read_streams: RefCell<Streams>,
     /// Streams of writes.
     pub write_streams: RefCell<Streams>,
     /// Destage from the log.
     pub log_destage: LogDestage,
     /// Signals work for the destage pump.
-    pub work: Signal,
+    pub destage_work: Signal,
     /// Signals progress that requests may wait for.
     pub progress: Signal,
     /// Batches flushes of the log.
@@ -107,26 +108,20 @@ pub struct Shard<S: Seam> {
     /// The slowest requests.
     pub slow_requests: SlowRequests,
     /// True if the pump must end.
-    pub stopping: Cell<bool>,
+    pub is_stopping: Cell<bool>,
     /// True if all dirty data must be destaged. The tombstones of a drain are the volume's last records: flushes that a
     /// command starts go to the backing.
     pub draining: Cell<bool>,
     /// No write is sent to the backing for now: its size is being changed, or the volume is being stopped.
-    pub destage_held: Cell<bool>,
-    /// A backing flush that no client requested is in flight.
-    pub background_backing_flush_running: Cell<bool>,
-    /// A log flush that no client requested is in flight.
-    pub background_log_flush_running: Cell<bool>,
+    pub is_destage_held: Cell<bool>,
+    /// Flushes that no client requested.
+    pub background_flushes: BackgroundFlushes,
     /// Blocks of which only some sectors are in memory.
     pub partial_blocks: PartialBlocks,
-    /// Earliest time of the next log flush that no client requested.
-    pub next_background_log_flush: Cell<Nanos>,
     /// The volume is never served: its log records and earlier persistence tags are left to a later recovery.
     pub is_abandoned: Cell<bool>,
-    /// Time of the last backing flush without a waiting client.
-    pub last_sync: Cell<Nanos>,
     /// Time of the last client request. Hits alone update it only at a tick, while something is dirty.
-    pub last_request: Cell<Nanos>,
+    pub last_request_at: Cell<Nanos>,
 }
 
 impl<S: Seam> Shard<S> {
@@ -136,12 +131,12 @@ impl<S: Seam> Shard<S> {
     }
 
     /// True if this deliberate fault is active.
-    pub fn sabotage(&self, fault: Sabotage) -> bool {
+    pub fn has_sabotage(&self, fault: Sabotage) -> bool {
         self.core.spec().sabotage.is(fault)
     }
 
     /// Runs `work` on the block states: the shard's state and the core's memory together.
-    pub fn with<R>(&self, work: impl FnOnce(&mut State, &mut MemoryCache<S>) -> R) -> R {
+    pub fn with_state<R>(&self, work: impl FnOnce(&mut State, &mut MemoryCache<S>) -> R) -> R {
         let (state, memory) = (&mut *self.state.borrow_mut(), &mut *self.core.memory().borrow_mut());
         let result = work(state, memory);
         memory.update_tags(self.volume_id, &mut state.zeroes, state.log_tracker.outdated());
@@ -149,13 +144,13 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Number of blocks; the last one may be short.
-    pub fn blocks(&self) -> u64 {
+    pub fn block_count(&self) -> u64 {
         self.size_bytes.get().div_ceil(BLOCK_BYTES as u64)
     }
 
     /// The block past the last one.
     pub fn end_block(&self) -> BlockNo {
-        BlockNo(self.blocks())
+        BlockNo(self.block_count())
     }
 
     /// All blocks.
@@ -176,16 +171,16 @@ impl<S: Seam> Shard<S> {
 
     /// Ends the background tasks.
     pub fn stop(&self) {
-        self.stopping.set(true);
-        self.work.notify();
+        self.is_stopping.set(true);
+        self.destage_work.notify();
         self.progress.notify();
     }
 
     /// Age at which dirty data without a log is destaged, and at which changes are logged.
-    pub fn age_max(&self) -> Nanos {
+    pub fn dirty_age_max(&self) -> Nanos {
         match self.policy.get() {
             // Half of the promised age; the other half is for the destage itself.
-            WritePolicy::WriteBackVolatile => Nanos(self.defer.0 / 2),
+            WritePolicy::WriteBackVolatile => Nanos(self.deferral_age.0 / 2),
             _ => self.core.spec().dirty_age_max,
         }
     }
@@ -222,33 +217,35 @@ impl<S: Seam> Shard<S> {
 
     /// Limit of this shard's blocks that are not clean: two thirds of the free part of the bound. So a single volume
     /// gets two thirds, and there is always room for another one (dynamic thresholds, Choudhury and Hahne).
-    pub fn not_clean_limit(&self) -> u64 {
+    pub fn not_clean_limit_blocks(&self) -> u64 {
         let spec = self.core.spec();
         let bound = self.seam().blocks_total() as u64 * u64::from(spec.dirty_max_percent) / 100;
         let others = self.core.not_clean_blocks().saturating_sub(self.state.borrow().not_clean_blocks());
         let free = bound.saturating_sub(others);
         // Such blocks cannot be evicted: they may take at most half of the memory maximum.
-        (free * 2 / 3).min(self.memory_max() / 2).max(1)
+        (free * 2 / 3).min(self.memory_max_blocks() / 2).max(1)
     }
 
-    /// Waits for the datastore's I/O slot for a request of `len` bytes at `at`; the slot is held until the request
-    /// ends. `None`: the volume shares no disks.
+    /// Waits for the datastore's I/O slot for a request of `len_bytes` bytes at `at`; the slot is held until the
+    /// request ends. `None`: the volume shares no disks.
     pub async fn acquire_io_slot(
         &self,
-        write: bool,
+        is_write: bool,
         at: ByteOffset,
-        len: u64,
+        len_bytes: u64,
         priority: Priority,
     ) -> Option<IoSlot<S>> {
         let datastore = self.datastore.borrow().clone()?;
-        let small_write_accesses = if write { datastore.write_cost() } else { 1 };
-        let cost = Cost::of(self.disk.accesses(write, at.0, len).unwrap_or(small_write_accesses), len);
-        Some(self.count_slot_wait(datastore.acquire_slot(self.number, cost, priority).await))
+        let small_write_accesses = if is_write { datastore.small_write_accesses() } else { 1 };
+        let cost = Cost::of(self.disk.accesses(is_write, at.0, len_bytes).unwrap_or(small_write_accesses), len_bytes);
+        Some(self.count_slot_wait(datastore.acquire_slot(self.volume_number, cost, priority).await))
     }
 
     /// Waits for an I/O slot for a read from flash.
-    pub async fn acquire_flash_slot(&self, bytes: u64, priority: Priority) -> IoSlot<S> {
-        self.count_slot_wait(self.core.flash_datastore().acquire_slot(self.number, Cost::of(1, bytes), priority).await)
+    pub async fn acquire_flash_slot(&self, len_bytes: u64, priority: Priority) -> IoSlot<S> {
+        self.count_slot_wait(
+            self.core.flash_datastore().acquire_slot(self.volume_number, Cost::of(1, len_bytes), priority).await,
+        )
     }
 
     /// Priority of a read: foreground if a client waits for it.
@@ -257,7 +254,8 @@ impl<S: Seam> Shard<S> {
             Cause::ClientRead => true,
             Cause::Destage => {
                 let state = self.state.borrow();
-                let is_flush_awaited = state.logging.single_flight.is_running() && self.flush_batcher.is_run_awaited();
+                let is_flush_awaited =
+                    state.log_flush.single_flight.is_running() && self.flush_batcher.is_run_awaited();
                 is_flush_awaited || self.is_destage_waited_for(&state)
             }
             Cause::Readahead | Cause::Promotion => false,
@@ -267,14 +265,14 @@ impl<S: Seam> Shard<S> {
 
     /// Raises the volume's waiting background work to foreground, because a client waits for it.
     pub fn expedite(&self) {
-        self.datastore.borrow().iter().for_each(|datastore| datastore.expedite(self.number));
-        self.core.flash_datastore().expedite(self.number);
+        self.datastore.borrow().iter().for_each(|datastore| datastore.expedite(self.volume_number));
+        self.core.flash_datastore().expedite(self.volume_number);
     }
 
     fn count_slot_wait(&self, slot: IoSlot<S>) -> IoSlot<S> {
-        if slot.waited > Nanos::ZERO {
+        if slot.slot_wait > Nanos::ZERO {
             self.counters.add(&self.counters.share_waits, 1);
-            self.counters.add(&self.counters.share_waited_us, slot.waited.as_micros());
+            self.counters.add(&self.counters.share_waited_us, slot.slot_wait.as_micros());
         }
         slot
     }
@@ -287,20 +285,20 @@ impl<S: Seam> Shard<S> {
             std::mem::replace(&mut state.connection_epoch, connection_epoch) != connection_epoch
         };
         if changed {
-            let treats_as_clean = self.sabotage(Sabotage::DropWrittenAtReconnect);
+            let treats_as_clean = self.has_sabotage(Sabotage::DropWrittenAtReconnect);
             let now = self.seam().now();
-            self.with(|state, memory| match treats_as_clean {
+            self.with_state(|state, memory| match treats_as_clean {
                 true => drop(state.clean_written(memory, CompletionNo::MAX)),
                 false => state.redirty_written(memory, now),
             });
-            self.work.notify();
+            self.destage_work.notify();
         }
     }
 }
 
-/// The blocks under `len` bytes from `at` on.
-pub fn blocks_of(at: ByteOffset, len: u64) -> Range<BlockNo> {
-    at.block()..at.plus(len).block_at_or_after()
+/// The blocks under `len_bytes` bytes from `at` on.
+pub fn blocks_of(at: ByteOffset, len_bytes: u64) -> Range<BlockNo> {
+    at.block()..at.plus(len_bytes).block_at_or_after()
 }
 
 /// One block's part of a request.
@@ -309,28 +307,28 @@ pub struct Span {
     /// The block.
     pub block: BlockNo,
     /// First byte of the request that belongs to it.
-    pub from: usize,
+    pub offset_in_request: usize,
     /// First byte of the block that belongs to the request.
-    pub start: usize,
+    pub offset_in_block: usize,
     /// Length in bytes.
-    pub len: usize,
+    pub len_bytes: usize,
 }
 
 impl Span {
     /// The sectors of the block that the span covers.
     pub fn sectors(&self) -> Sectors {
-        Sectors::span(self.start, self.len)
+        Sectors::span(self.offset_in_block, self.len_bytes)
     }
 }
 
-/// The blocks of `len` bytes from `at` on, each with its part of the request.
-pub fn spans(at: ByteOffset, len: usize) -> impl Iterator<Item = Span> {
+/// The blocks of `len_bytes` bytes from `at` on, each with its part of the request.
+pub fn spans(at: ByteOffset, len_bytes: usize) -> impl Iterator<Item = Span> {
     let mut from = 0;
     std::iter::from_fn(move || {
         let position = at.plus(from as u64);
         let start = position.in_block();
-        let count = (BLOCK_BYTES - start).min(len - from);
-        let span = Span { block: position.block(), from, start, len: count };
+        let count = (BLOCK_BYTES - start).min(len_bytes - from);
+        let span = Span { block: position.block(), offset_in_request: from, offset_in_block: start, len_bytes: count };
         from += count;
         (count > 0).then_some(span)
     })

@@ -9,20 +9,20 @@ use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo};
 #[derive(Default)]
 pub struct DirtyOrder {
     pages: BTreeMap<PageNo, u16>,
-    count: u64,
+    block_count: u64,
 }
 
 impl DirtyOrder {
     /// Number of blocks.
     pub fn len(&self) -> u64 {
-        self.count
+        self.block_count
     }
 
     /// Adds a block; it may be present already.
     pub fn insert(&mut self, block: BlockNo) {
         let (page, bit) = block.page();
         let mask = self.pages.entry(page).or_insert(0);
-        self.count += u64::from(*mask & (1 << bit) == 0);
+        self.block_count += u64::from(*mask & (1 << bit) == 0);
         *mask |= 1 << bit;
     }
 
@@ -33,7 +33,7 @@ impl DirtyOrder {
             && *mask & (1 << bit) != 0
         {
             *mask &= !(1 << bit);
-            self.count -= 1;
+            self.block_count -= 1;
             if *mask == 0 {
                 self.pages.remove(&page);
             }
@@ -56,19 +56,19 @@ impl DirtyOrder {
     }
 
     /// The first run from `from` on that starts with a block accepted by `is_eligible`, extended over neighbours that
-    /// `joins` accepts, up to the next multiple of `boundary` blocks. Examines at most `examined_max` blocks;
-    /// `Err` holds the block at which to continue.
+    /// `joins` accepts, up to the next multiple of `boundary_blocks` blocks. Examines at most `examined_blocks_max`
+    /// blocks; `Err` holds the block at which to continue.
     pub fn next_run(
         &self,
         from: BlockNo,
-        boundary: u64,
-        examined_max: usize,
+        boundary_blocks: u64,
+        examined_blocks_max: usize,
         mut is_eligible: impl FnMut(BlockNo) -> bool,
         mut joins: impl FnMut(BlockNo) -> bool,
     ) -> Result<Option<Range<BlockNo>>, BlockNo> {
-        assert!(boundary > 0, "a run has a longest length");
+        assert!(boundary_blocks > 0, "a run has a longest length");
         for (examined, first) in self.iter_from(from).enumerate() {
-            if examined >= examined_max {
+            if examined >= examined_blocks_max {
                 return Err(first);
             }
             if !is_eligible(first) {
@@ -76,13 +76,13 @@ impl DirtyOrder {
             }
             // The run is extended backwards as well: an eligible block in the middle of a dirty run takes its whole
             // stripe along.
-            let stripe_start = first.align_down(boundary);
+            let stripe_start = first.align_down(boundary_blocks);
             let mut start = first;
             while start > stripe_start && self.contains(start.previous()) && joins(start.previous()) {
                 start = start.previous();
             }
             let mut end = first.next();
-            while end < stripe_start.plus(boundary) && self.contains(end) && joins(end) {
+            while end < stripe_start.plus(boundary_blocks) && self.contains(end) && joins(end) {
                 end = end.next();
             }
             return Ok(Some(start..end));

@@ -8,12 +8,12 @@ use crate::memory::BlockNo;
 /// State of a shard's partial blocks.
 #[derive(Default)]
 pub struct PartialBlocks {
-    /// Number of blocks that the last log flush has left out, without those that were filled since.
-    pub left_out: Cell<u64>,
+    /// Number of blocks that the last log flush has left out, without blocks that were filled since.
+    pub left_out_blocks: Cell<u64>,
     /// A task fills the blocks that a flush has left out.
     pub is_filling: Cell<bool>,
-    /// Blocks that the task failed to fill: the next flush takes them, and destages what it cannot fill.
-    pub unreadable: RefCell<BTreeSet<BlockNo>>,
+    /// Blocks that the task failed to fill: the next flush takes them, and destages the ones that it cannot fill.
+    pub unreadable_blocks: RefCell<BTreeSet<BlockNo>>,
     /// Number of groups of fills that an operation waits for.
     pub awaited_fills: Cell<u32>,
 }

@@ -15,7 +15,7 @@ use crate::policy::promotion::{Admission, LateReturn, ThirdTouch};
 use crate::spec::AdmissionRule;
 
 /// Limit of each queue.
-const QUEUE_MAX: usize = 1_024;
+const QUEUED_JOBS_MAX: usize = 1_024;
 
 /// Kind of work for a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct Job<S: Seam> {
     /// Kind of work.
     pub task: Task,
     /// Content of the page if a page fill read it.
-    pub read: Option<PageRead<S>>,
+    pub page_read: Option<PageRead<S>>,
 }
 
 /// A page that was read for a client and is to be promoted.
@@ -47,7 +47,7 @@ pub struct PageRead<S: Seam> {
     /// Fill guard that reports which blocks have changed since; the receiver releases it.
     pub guard: Rc<FillGuard>,
     /// First block of the page.
-    pub first: BlockNo,
+    pub first_block: BlockNo,
     /// Content of its blocks.
     pub blocks: Vec<S::Block>,
 }
@@ -55,21 +55,21 @@ pub struct PageRead<S: Seam> {
 /// The promotion state that the volumes of a core share.
 pub struct Promoter<S: Seam> {
     /// The rule that chooses pages.
-    pub rule: RefCell<Box<dyn Admission>>,
+    pub admission: RefCell<Box<dyn Admission>>,
     /// Number of recorded uses.
-    pub uses: Cell<u32>,
+    pub recorded_uses: Cell<u32>,
     budget: Budget,
     queue: RefCell<VecDeque<Job<S>>>,
     /// Overwritten pages: most of them will be overwritten again, so they come after newly promoted ones.
     refreshes: RefCell<VecDeque<Job<S>>>,
     /// Work that waits until its backing is quiet.
-    pub deferred: RefCell<VecDeque<Job<S>>>,
+    pub deferred_jobs: RefCell<VecDeque<Job<S>>>,
     /// The first task runs.
-    pub running: Cell<bool>,
+    pub is_running: Cell<bool>,
     /// Number of queued pages with content.
     pub held_pages: Cell<usize>,
     /// Number of tasks besides the first.
-    pub helpers: Cell<usize>,
+    pub helper_tasks: Cell<usize>,
 }
 
 impl<S: Seam> Promoter<S> {
@@ -80,21 +80,21 @@ impl<S: Seam> Promoter<S> {
             AdmissionRule::ThirdTouch => Box::new(ThirdTouch::new(0)),
         };
         Promoter {
-            rule: RefCell::new(rule),
-            uses: Default::default(),
+            admission: RefCell::new(rule),
+            recorded_uses: Default::default(),
             budget: Budget::new(spec.flash_bytes_a_day),
             queue: Default::default(),
             refreshes: Default::default(),
-            deferred: Default::default(),
-            running: Default::default(),
+            deferred_jobs: Default::default(),
+            is_running: Default::default(),
             held_pages: Default::default(),
-            helpers: Default::default(),
+            helper_tasks: Default::default(),
         }
     }
 
     /// Bytes of memory that the history of uses takes.
-    pub fn bytes(&self) -> u64 {
-        self.rule.borrow().bytes()
+    pub fn history_bytes(&self) -> u64 {
+        self.admission.borrow().history_bytes()
     }
 
     /// The budget that limits promotion.
@@ -118,20 +118,20 @@ impl<S: Seam> Promoter<S> {
         let queue = match job.task {
             Task::Promote => &self.queue,
             Task::Refresh => &self.refreshes,
-            Task::Complete | Task::VerifySuspect => &self.deferred,
+            Task::Complete | Task::VerifySuspect => &self.deferred_jobs,
         };
         let mut queue = queue.borrow_mut();
         let is_same = |other: &&Job<S>| {
             other.page == job.page && other.task == job.task && Weak::ptr_eq(&other.shard, &job.shard)
         };
         // Repeated jobs of one page follow each other closely.
-        if job.read.is_none() && queue.iter().rev().take(8).find(is_same).is_some() {
+        if job.page_read.is_none() && queue.iter().rev().take(8).find(is_same).is_some() {
             return Ok(());
         }
-        if queue.len() >= QUEUE_MAX {
+        if queue.len() >= QUEUED_JOBS_MAX {
             return Err(job);
         }
-        self.held_pages.set(self.held_pages.get() + usize::from(job.read.is_some()));
+        self.held_pages.set(self.held_pages.get() + usize::from(job.page_read.is_some()));
         queue.push_back(job);
         Ok(())
     }
@@ -146,8 +146,9 @@ mod tests {
     #[test]
     fn promotions_precede_refreshes_and_have_their_own_queue() {
         let promoter = Promoter::<SimSeam>::new(&CoreSpec::default(), 64);
-        let push = |page, task| promoter.push(Job { shard: Weak::new(), page: PageNo(page), task, read: None }).is_ok();
-        assert!((0..QUEUE_MAX as u64).all(|page| push(page, Task::Refresh)));
+        let push =
+            |page, task| promoter.push(Job { shard: Weak::new(), page: PageNo(page), task, page_read: None }).is_ok();
+        assert!((0..QUEUED_JOBS_MAX as u64).all(|page| push(page, Task::Refresh)));
         assert!(!push(5_000, Task::Refresh), "each queue is bounded");
         assert!(push(7_000, Task::Promote));
         let next: Vec<u64> = (0..2).filter_map(|_| promoter.pop()).map(|job| job.page.0).collect();

@@ -6,7 +6,7 @@ use seam::Seam;
 use super::Shard;
 
 /// Records of zero-ranges that are examined whenever records are retired.
-const EXAMINED_ZEROES: usize = 64;
+const EXAMINED_ZERO_RECORDS_MAX: usize = 64;
 
 impl<S: Seam> Shard<S> {
     /// The log; `None` for an abandoned volume, whose flush in progress has a stale view of the backing.
@@ -14,9 +14,9 @@ impl<S: Seam> Shard<S> {
         self.core.log().filter(|_| !self.is_abandoned.get())
     }
 
-    /// Retires all records whose content is durable elsewhere, also those that a flush has yet to replace.
+    /// Retires all records whose content is durable elsewhere, also records that a flush has yet to replace.
     pub fn retire_durable_records(&self) {
-        self.with(|state, memory| state.retire_durable_zeroes(memory, self.number));
+        self.with_state(|state, memory| state.retire_durable_zeroes(memory, self.volume_number));
         self.retire_records();
     }
 
@@ -35,7 +35,7 @@ impl<S: Seam> Shard<S> {
         self.keep_records();
         let retired = {
             let mut state = self.state.borrow_mut();
-            state.retire_zeroes(EXAMINED_ZEROES);
+            state.retire_zeroes(EXAMINED_ZERO_RECORDS_MAX);
             state.log_tracker.take_retirable()
         };
         if let Some(store) = self.store().filter(|_| !retired.is_empty()) {

@@ -17,32 +17,33 @@ pub fn is_backing_gone(error: &DiskError) -> bool {
 pub struct Retry {
     consecutive_failures: Cell<u32>,
     pause: Cell<Nanos>,
-    until: Cell<Nanos>,
+    paused_until: Cell<Nanos>,
 }
 
 impl Retry {
     const PAUSE_MIN: Nanos = Nanos::from_millis(100);
     const PAUSE_MAX: Nanos = Nanos::from_secs(10);
     /// Consecutive failures that are attributed to the backing instead of single blocks.
-    const CONSECUTIVE_MIN: u32 = 8;
+    const CONSECUTIVE_FAILURES_MIN: u32 = 8;
 
     /// Records a failed write.
     pub fn record_failure(&self, error: &DiskError, now: Nanos) {
         self.consecutive_failures.set(self.consecutive_failures.get().saturating_add(1));
-        if self.is_paused(now) || (!is_backing_gone(error) && self.consecutive_failures.get() < Retry::CONSECUTIVE_MIN)
+        if self.is_paused(now)
+            || (!is_backing_gone(error) && self.consecutive_failures.get() < Retry::CONSECUTIVE_FAILURES_MIN)
         {
             return;
         }
         let pause = Nanos(self.pause.get().0 * 2).max(Retry::PAUSE_MIN).min(Retry::PAUSE_MAX);
         self.pause.set(pause);
-        self.until.set(now + pause);
+        self.paused_until.set(now + pause);
     }
 
     /// Records a successful write.
     pub fn record_success(&self) {
         self.consecutive_failures.set(0);
         self.pause.set(Nanos::ZERO);
-        self.until.set(Nanos::ZERO);
+        self.paused_until.set(Nanos::ZERO);
     }
 
     /// True if the backing has refused every write since a pause began.
@@ -52,7 +53,7 @@ impl Retry {
 
     /// True while only writes that a request waits for should be attempted.
     pub fn is_paused(&self, now: Nanos) -> bool {
-        now < self.until.get()
+        now < self.paused_until.get()
     }
 }
 
@@ -81,7 +82,7 @@ mod tests {
         }
         let mut pauses = Vec::new();
         for _ in 0..9 {
-            (0..Retry::CONSECUTIVE_MIN).for_each(|_| retry.record_failure(&bad, now));
+            (0..Retry::CONSECUTIVE_FAILURES_MIN).for_each(|_| retry.record_failure(&bad, now));
             let started_at = now;
             while retry.is_paused(now) {
                 now += Retry::PAUSE_MIN;

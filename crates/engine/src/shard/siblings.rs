@@ -22,37 +22,37 @@ use crate::spec::Sabotage;
 use crate::{ByteOffset, CacheMode, WritePolicy};
 
 /// Volumes that an entry of the directory lists.
-const LISTED_MAX: usize = 4;
+const LISTED_VOLUMES_MAX: usize = 4;
 /// Place in an entry without a volume.
-const NONE: u32 = u32::MAX;
+const NO_VOLUME: u32 = u32::MAX;
 /// Least number of entries of each generation of the directory. Both together have one for each page of memory.
 const ENTRIES_MIN: usize = 256;
 /// Fills of siblings that one request waits for.
-const JOINS_MAX: u32 = 4;
+const JOINED_FILLS_MAX: u32 = 4;
 
 /// Numbers of volumes, the newest first.
-type Listed = [u32; LISTED_MAX];
+type ListedVolumes = [u32; LISTED_VOLUMES_MAX];
 
 /// Volumes that may hold content of a page or of a shared place, by hash. Two generations bound its size: when the
 /// recent one is full, it becomes the former one, and entries that are used again return.
 pub struct SiblingDirectory {
-    recent: HashTable<(u64, Listed)>,
-    former: HashTable<(u64, Listed)>,
+    recent: HashTable<(u64, ListedVolumes)>,
+    former: HashTable<(u64, ListedVolumes)>,
     entries_max: usize,
     /// Number of attaches and detaches so far.
-    changes: u64,
+    volume_list_changes: u64,
 }
 
 impl SiblingDirectory {
     /// The directory of a core with this number of buffers.
     pub fn new(blocks: usize) -> Self {
         let entries_max = (blocks / BLOCKS_PER_PAGE / 2).max(ENTRIES_MIN);
-        SiblingDirectory { recent: HashTable::new(), former: HashTable::new(), entries_max, changes: 0 }
+        SiblingDirectory { recent: HashTable::new(), former: HashTable::new(), entries_max, volume_list_changes: 0 }
     }
 
     /// Records that the list of volumes has changed: the holders of shared places are determined anew.
     pub fn record_change_of_volumes(&mut self) {
-        self.changes += 1;
+        self.volume_list_changes += 1;
     }
 
     /// Hash of a page of shared content.
@@ -62,11 +62,11 @@ impl SiblingDirectory {
 
     /// Hash of a shared place, for the present list of volumes.
     fn holders_hash(&self, key: ContentKey) -> u64 {
-        hash_key(2, place_hash(key).wrapping_add(self.changes))
+        hash_key(2, place_hash(key).wrapping_add(self.volume_list_changes))
     }
 
     /// The entry of a hash, which counts as used.
-    fn get(&mut self, hash: u64) -> Option<Listed> {
+    fn get(&mut self, hash: u64) -> Option<ListedVolumes> {
         if let Some((_, listed)) = self.recent.find(hash, |entry| entry.0 == hash) {
             return Some(*listed);
         }
@@ -77,7 +77,7 @@ impl SiblingDirectory {
     }
 
     /// Sets the entry of a hash.
-    fn set(&mut self, hash: u64, listed: Listed) {
+    fn set(&mut self, hash: u64, listed: ListedVolumes) {
         if self.recent.len() >= self.entries_max {
             self.former = std::mem::take(&mut self.recent);
         }
@@ -88,11 +88,11 @@ impl SiblingDirectory {
     }
 
     /// Lists a volume first in the entry of a hash.
-    fn add(&mut self, hash: u64, volume: u32) {
-        let mut listed = self.get(hash).unwrap_or([NONE; LISTED_MAX]);
-        if !listed.contains(&volume) {
+    fn add(&mut self, hash: u64, volume_number: u32) {
+        let mut listed = self.get(hash).unwrap_or([NO_VOLUME; LISTED_VOLUMES_MAX]);
+        if !listed.contains(&volume_number) {
             listed.rotate_right(1);
-            listed[0] = volume;
+            listed[0] = volume_number;
             self.set(hash, listed);
         }
     }
@@ -130,14 +130,14 @@ impl<S: Seam> Default for SiblingSearch<S> {
 #[derive(Clone, Copy)]
 pub struct SiblingUse {
     /// Copies on flash: not after one could not be read.
-    pub flash: bool,
+    pub may_use_flash: bool,
     /// Number of fills that it may wait for.
-    pub joins_left: u32,
+    pub fills_left: u32,
 }
 
 impl Default for SiblingUse {
     fn default() -> Self {
-        SiblingUse { flash: true, joins_left: JOINS_MAX }
+        SiblingUse { may_use_flash: true, fills_left: JOINED_FILLS_MAX }
     }
 }
 
@@ -160,8 +160,8 @@ impl<S: Seam> Shard<S> {
         let mut other = None;
         for sibling in &search.siblings {
             match sibling.copy_for_sibling(memory, block) {
-                Some(SiblingCopy::Flash(_)) if !allowed.flash => {}
-                Some(SiblingCopy::Fill(..)) if allowed.joins_left == 0 => {}
+                Some(SiblingCopy::Flash(_)) if !allowed.may_use_flash => {}
+                Some(SiblingCopy::Fill(..)) if allowed.fills_left == 0 => {}
                 Some(copy @ SiblingCopy::Memory(..)) => return Some(copy),
                 copy => other = other.or(copy),
             }
@@ -172,7 +172,7 @@ impl<S: Seam> Shard<S> {
     /// Lists this volume as a holder of the page of the last search: it is about to read a block of it.
     pub fn register_as_sibling(&self, search: &SiblingSearch<S>) {
         if let Some((_, Some(hash))) = search.page {
-            self.core.siblings.borrow_mut().add(hash, self.number);
+            self.core.siblings.borrow_mut().add(hash, self.volume_number);
         }
     }
 
@@ -189,7 +189,7 @@ impl<S: Seam> Shard<S> {
 
     /// The key of a page's content, if other volumes may share it and this one reads through the cache.
     fn content_key(&self, page: PageNo) -> Option<ContentKey> {
-        if self.mode.get() == CacheMode::Paused || self.policy.get() == WritePolicy::None || self.stopping.get() {
+        if self.mode.get() == CacheMode::Paused || self.policy.get() == WritePolicy::None || self.is_stopping.get() {
             return None;
         }
         let at = ByteOffset::of(page.first_block()).0;
@@ -199,7 +199,7 @@ impl<S: Seam> Shard<S> {
 
     fn has_content(&self, key: Option<ContentKey>, page: PageNo) -> bool {
         let own_key = self.content_key(page);
-        own_key == key || own_key.is_some() && self.sabotage(Sabotage::ShareOtherContent)
+        own_key == key || own_key.is_some() && self.has_sabotage(Sabotage::ShareOtherContent)
     }
 
     /// Looks up the siblings of a page, with their content keys.
@@ -217,29 +217,29 @@ impl<S: Seam> Shard<S> {
             (directory.get(hash), holders_hash, directory.get(holders_hash))
         };
         let holders = holders.unwrap_or_else(|| {
-            let holders = self.holders(memory, key, page);
+            let holders = self.find_holders(memory, key, page);
             self.core.siblings.borrow_mut().set(holders_hash, holders);
             holders
         });
-        let recent = recent.unwrap_or([NONE; LISTED_MAX]);
+        let recent = recent.unwrap_or([NO_VOLUME; LISTED_VOLUMES_MAX]);
         let listed = recent.iter().chain(holders.iter().filter(|number| !recent.contains(number)));
-        let others = listed.filter(|number| **number != NONE && **number != self.number);
+        let others = listed.filter(|number| **number != NO_VOLUME && **number != self.volume_number);
         let shards = others.filter_map(|number| self.core.weak_shard(*number)?.upgrade());
         search.siblings.extend(shards.filter(|sibling| sibling.has_content(Some(key), page)));
     }
 
     /// The volumes with this content that hold most in the cache. Content that a volume has cached before it was shared
     /// is found by this alone.
-    fn holders(&self, memory: &MemoryCache<S>, key: ContentKey, page: PageNo) -> Listed {
+    fn find_holders(&self, memory: &MemoryCache<S>, key: ContentKey, page: PageNo) -> ListedVolumes {
         let cached_blocks = |shard: &ShardRef<S>| {
             let on_flash = shard.flash_tier.pages.as_ref().map_or(0, |pages| pages.usage().valid_blocks);
-            memory.usage(shard.number).held + on_flash + shard.kept_records.borrow().len() as u64
+            memory.usage(shard.volume_number).held_blocks + on_flash + shard.kept_records.borrow().len() as u64
         };
         let shards = self.core.shards().into_iter().filter(|shard| shard.has_content(Some(key), page));
-        let counted = shards.map(|shard| (cached_blocks(&shard), shard.number));
+        let counted = shards.map(|shard| (cached_blocks(&shard), shard.volume_number));
         let mut counted: Vec<(u64, u32)> = counted.filter(|(blocks, _)| *blocks > 0).collect();
         counted.sort_unstable_by_key(|(blocks, number)| (std::cmp::Reverse(*blocks), *number));
-        let mut listed = [NONE; LISTED_MAX];
+        let mut listed = [NO_VOLUME; LISTED_VOLUMES_MAX];
         listed.iter_mut().zip(counted).for_each(|(place, (_, number))| *place = number);
         listed
     }
@@ -247,13 +247,13 @@ impl<S: Seam> Shard<S> {
     /// This volume's copy of a block for a sibling, if it is its backing's content.
     fn copy_for_sibling(self: &ShardRef<S>, memory: &mut MemoryCache<S>, block: BlockNo) -> Option<SiblingCopy<S>> {
         let state = self.state.borrow();
-        let serves_dirty = self.sabotage(Sabotage::ShareDirtyBlock);
+        let serves_dirty = self.has_sabotage(Sabotage::ShareDirtyBlock);
         let has_newer = state.zeroes.contains(block) || state.log_tracker.is_spilled(block);
         let is_in_flight = state.is_busy(&block.single()) && !serves_dirty;
         if has_newer || is_in_flight || !self.has_whole_block(block) {
             return None;
         }
-        if let Some(id) = memory.find(self.number, block) {
+        if let Some(id) = memory.find(self.volume_number, block) {
             let slot = memory.slot(id);
             let is_whole = slot.present == Sectors::ALL && (slot.is_clean() || serves_dirty);
             let content = slot.data.clone().filter(|_| is_whole)?;
@@ -279,7 +279,7 @@ mod tests {
         directory.add(hash(0), 5);
         for page in 1..10_000 {
             directory.add(hash(page), 9);
-            assert_eq!(directory.get(hash(0)), Some([5, NONE, NONE, NONE]));
+            assert_eq!(directory.get(hash(0)), Some([5, NO_VOLUME, NO_VOLUME, NO_VOLUME]));
         }
         assert!(directory.recent.len() + directory.former.len() <= 2 * ENTRIES_MIN);
         assert_eq!(directory.get(hash(1)), None, "an entry that is not used is dropped");

@@ -6,47 +6,47 @@ use seam::Seam;
 
 /// Runs of one kind, at most one at a time. Work is numbered in ascending order.
 pub struct SingleFlight<E> {
-    running: bool,
+    is_running: bool,
     /// All work up to this number is done.
-    covered: u64,
+    covered_number: u64,
     /// Number of ended runs.
-    ended: u64,
+    ended_runs: u64,
     /// The error of the last run, if it failed.
     failure: Option<E>,
 }
 
 impl<E> Default for SingleFlight<E> {
     fn default() -> Self {
-        SingleFlight { running: false, covered: 0, ended: 0, failure: None }
+        SingleFlight { is_running: false, covered_number: 0, ended_runs: 0, failure: None }
     }
 }
 
 impl<E> SingleFlight<E> {
     /// True while a run is in progress.
     pub fn is_running(&self) -> bool {
-        self.running
+        self.is_running
     }
 
     /// Starts a run.
     pub fn begin(&mut self) {
-        assert!(!self.running, "only one run is in progress");
-        self.running = true;
+        assert!(!self.is_running, "only one run is in progress");
+        self.is_running = true;
     }
 
     /// Ends the run: all work up to the returned number is done, or the run failed. The caller wakes the waiting tasks.
     pub fn finish(&mut self, result: Result<u64, E>) {
-        assert!(self.running, "a run ends once");
-        self.running = false;
-        self.ended += 1;
+        assert!(self.is_running, "a run ends once");
+        self.is_running = false;
+        self.ended_runs += 1;
         match result {
-            Ok(covered) => (self.covered, self.failure) = (covered.max(self.covered), None),
+            Ok(covered) => (self.covered_number, self.failure) = (covered.max(self.covered_number), None),
             Err(error) => self.failure = Some(error),
         }
     }
 
     /// Ends an exclusive run, which covers none of the numbered work.
     pub fn finish_exclusive(&mut self) {
-        self.finish(Ok(self.covered));
+        self.finish(Ok(self.covered_number));
     }
 }
 
@@ -64,16 +64,16 @@ impl<S: Seam> Shard<S> {
             let (running, ended) = {
                 let state = self.state.borrow();
                 let flight = flight_of(&state);
-                if flight.covered >= target {
+                if flight.covered_number >= target {
                     return Ok(());
                 }
-                (flight.running, flight.ended)
+                (flight.is_running, flight.ended_runs)
             };
             if !running {
                 run().await?;
                 continue;
             }
-            self.progress.wait_for(|| (flight_of(&self.state.borrow()).ended > ended).then_some(())).await;
+            self.progress.wait_for(|| (flight_of(&self.state.borrow()).ended_runs > ended).then_some(())).await;
             let failure = flight_of(&self.state.borrow()).failure.clone();
             if let Some(error) = failure.filter(|_| began_after_call) {
                 return Err(error);
@@ -93,7 +93,7 @@ mod tests {
         for is_exclusive in [true, false] {
             flight.begin();
             flight.finish(Err("no"));
-            assert_eq!((flight.failure, flight.covered), (Some("no"), 0));
+            assert_eq!((flight.failure, flight.covered_number), (Some("no"), 0));
             flight.begin();
             if is_exclusive {
                 flight.finish_exclusive()
@@ -102,6 +102,6 @@ mod tests {
             }
             assert_eq!((flight.failure, flight.is_running()), (None, false));
         }
-        assert_eq!((flight.covered, flight.ended), (7, 4));
+        assert_eq!((flight.covered_number, flight.ended_runs), (7, 4));
     }
 }

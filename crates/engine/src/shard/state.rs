@@ -13,7 +13,7 @@ use seam::{Nanos, Seam};
 use super::epochs::Epochs;
 use super::failures::Failures;
 use super::fill_guard::FillGuard;
-use super::flush_progress::{FlushProgress, Logging};
+use super::flush_progress::{BackingFlushProgress, LogFlushProgress};
 use super::order::DirtyOrder;
 use super::wait::{WriteWait, WriteWaits};
 use crate::flash_tier::destaged::DestagedBlocks;
@@ -42,7 +42,7 @@ pub struct FlushObligation {
     pub epoch: Option<Epoch>,
     /// The content includes acknowledged data that has no other durable copy, or will include it when the write in
     /// flight completes.
-    pub acked_unwritten: bool,
+    pub has_acked_unwritten: bool,
 }
 
 impl FlushObligation {
@@ -50,7 +50,7 @@ impl FlushObligation {
     pub fn merge(self, other: FlushObligation) -> FlushObligation {
         FlushObligation {
             epoch: [self.epoch, other.epoch].into_iter().flatten().min(),
-            acked_unwritten: self.acked_unwritten || other.acked_unwritten,
+            has_acked_unwritten: self.has_acked_unwritten || other.has_acked_unwritten,
         }
     }
 
@@ -70,7 +70,7 @@ pub struct InFlightBlock {
     pub epoch: Epoch,
 }
 
-fn overlap(left: &Range<BlockNo>, right: &Range<BlockNo>) -> bool {
+fn are_overlapping(left: &Range<BlockNo>, right: &Range<BlockNo>) -> bool {
     left.start < right.end && right.start < left.end
 }
 
@@ -80,7 +80,7 @@ pub struct State {
     /// Epochs, by which flushes wait.
     pub epochs: Epochs,
     /// Dirty blocks, in address order.
-    pub order: DirtyOrder,
+    pub dirty_order: DirtyOrder,
     /// Number of dirty blocks of closed epochs.
     closed_dirty_blocks: u64,
     /// Zero-ranges.
@@ -90,35 +90,35 @@ pub struct State {
     /// Fills and queries in flight (R2, docs/rules.md).
     pub fill_guards: Vec<Rc<FillGuard>>,
     /// Requests that wait for the next write of a block, by block.
-    pub waits: WriteWaits,
+    pub write_waits: WriteWaits,
     /// Blocks and ranges (by first block) whose last write failed.
-    pub failed: Failures,
+    pub failures: Failures,
     /// The shard's records in the flash log.
     pub log_tracker: LogTracker,
     /// Progress of flushes that the log answers.
-    pub logging: Logging,
+    pub log_flush: LogFlushProgress,
     /// Progress of flushes to the backing.
-    pub flushing: FlushProgress,
+    pub backing_flush: BackingFlushProgress,
     /// Blocks whose missing sectors are being read for destage.
-    pub filling: BTreeSet<BlockNo>,
+    pub filling_blocks: BTreeSet<BlockNo>,
     /// The last seen connection epoch of the backing.
     pub connection_epoch: u64,
     /// Number of events by which the backing may have lost written data: failed flushes and reconnects.
-    pub losses: u64,
+    pub backing_losses: u64,
     /// All completions below this number are flushed on the backing.
-    pub synced: CompletionNo,
+    pub flushed_below: CompletionNo,
     /// Number of the next completion on the backing.
-    next_sequence: CompletionNo,
-    next_operation: u64,
+    next_completion: CompletionNo,
+    next_operation_id: u64,
     /// Data on the backing that awaits a flush there, with the completion number of its write.
     written: VecDeque<(WrittenUnit, CompletionNo)>,
     written_blocks: u64,
     written_ranges: u64,
     /// Dirty blocks in memory with the time since which they have been dirty, the longest dirty first. Entries may be
     /// out of date.
-    ages: VecDeque<(BlockNo, Nanos)>,
+    dirty_since_queue: VecDeque<(BlockNo, Nanos)>,
     /// Blocks in memory that are not clean.
-    not_clean: u64,
+    not_clean_blocks: u64,
     /// Lower bound of the time since which any spilled block has been dirty; recovered ones count from the start on.
     spilled_since: Nanos,
     /// Number of blocks being reloaded for destage.
@@ -130,12 +130,12 @@ pub struct State {
 impl State {
     /// The initial state. The first flush always reaches the backing, because an earlier run may have written.
     pub fn new(connection_epoch: u64) -> Self {
-        State { connection_epoch, next_sequence: CompletionNo(1), ..State::default() }
+        State { connection_epoch, next_completion: CompletionNo(1), ..State::default() }
     }
 
     /// Number of zero-ranges and of blocks that are not clean.
     pub fn not_clean_blocks(&self) -> u64 {
-        self.not_clean + self.zeroes.len() as u64
+        self.not_clean_blocks + self.zeroes.len() as u64
     }
 
     /// True if there is work that depends on time.
@@ -144,7 +144,7 @@ impl State {
     }
 
     /// Completions on the backing that await its flush; a block written several times counts each time.
-    pub fn unflushed(&self) -> u64 {
+    pub fn unflushed_completions(&self) -> u64 {
         self.written.len() as u64
     }
 
@@ -159,14 +159,14 @@ impl State {
     }
 
     /// Number of the next completion: a flush that begins now covers the completions below it.
-    pub fn sequence(&self) -> CompletionNo {
-        self.next_sequence
+    pub fn next_completion(&self) -> CompletionNo {
+        self.next_completion
     }
 
     /// Numbers a completion that belongs to no block or range.
-    pub fn next_completion(&mut self) -> CompletionNo {
-        let sequence = self.next_sequence;
-        self.next_sequence = sequence.next();
+    pub fn number_completion(&mut self) -> CompletionNo {
+        let sequence = self.next_completion;
+        self.next_completion = sequence.next();
         sequence
     }
 
@@ -175,43 +175,44 @@ impl State {
     pub fn mark_dirty<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32, epoch: Epoch, now: Nanos) {
         let slot = memory.slot_mut(id);
         let was_clean = slot.is_clean();
-        match slot.dirty {
+        match slot.dirty_epoch {
             Some(old) if old <= epoch => return,
             Some(old) => {
                 self.epochs.remove(old);
-                slot.dirty = Some(epoch);
+                slot.dirty_epoch = Some(epoch);
                 self.closed_dirty_blocks += u64::from(self.epochs.is_closed(epoch) && !self.epochs.is_closed(old));
             }
             None => {
-                slot.dirty = Some(epoch);
+                slot.dirty_epoch = Some(epoch);
                 slot.dirty_since = now;
                 self.closed_dirty_blocks += u64::from(self.epochs.is_closed(epoch));
-                self.order.insert(slot.block);
+                self.dirty_order.insert(slot.block);
                 // A block reloaded for destage is older than the others.
-                let is_reloaded = slot.transit && self.ages.back().is_some_and(|(_, youngest)| now < *youngest);
+                let is_reloaded =
+                    slot.is_transit && self.dirty_since_queue.back().is_some_and(|(_, youngest)| now < *youngest);
                 let age = (slot.block, now);
-                if is_reloaded { self.ages.push_front(age) } else { self.ages.push_back(age) }
+                if is_reloaded { self.dirty_since_queue.push_front(age) } else { self.dirty_since_queue.push_back(age) }
             }
         }
         self.epochs.add(epoch);
-        self.not_clean += u64::from(was_clean);
+        self.not_clean_blocks += u64::from(was_clean);
         memory.update_pin(id, was_clean);
-        if self.ages.len() as u64 > 2 * self.order.len() + 1024 {
-            let order = &self.order;
-            self.ages.retain(|(block, _)| order.contains(*block));
+        if self.dirty_since_queue.len() as u64 > 2 * self.dirty_order.len() + 1024 {
+            let order = &self.dirty_order;
+            self.dirty_since_queue.retain(|(block, _)| order.contains(*block));
         }
     }
 
     /// Time since which the oldest dirty block in memory has been dirty; blocks in flight do not count.
-    pub fn oldest_in_memory<S: Seam>(&mut self, memory: &MemoryCache<S>, volume: u32) -> Option<Nanos> {
-        while let Some((block, since)) = self.ages.front() {
-            let slot = memory.find(volume, *block).map(|id| memory.slot(id));
-            if slot.is_some_and(|slot| slot.dirty.is_some() && slot.dirty_since == *since) {
+    pub fn oldest_dirty_in_memory<S: Seam>(&mut self, memory: &MemoryCache<S>, volume_number: u32) -> Option<Nanos> {
+        while let Some((block, since)) = self.dirty_since_queue.front() {
+            let slot = memory.find(volume_number, *block).map(|id| memory.slot(id));
+            if slot.is_some_and(|slot| slot.dirty_epoch.is_some() && slot.dirty_since == *since) {
                 break;
             }
-            self.ages.pop_front();
+            self.dirty_since_queue.pop_front();
         }
-        self.ages.front().map(|(_, since)| *since)
+        self.dirty_since_queue.front().map(|(_, since)| *since)
     }
 
     /// Records that no spilled block was logged before `since`.
@@ -220,8 +221,8 @@ impl State {
     }
 
     /// Time since which the oldest dirty block or range has been dirty, spilled blocks included.
-    pub fn oldest_dirty<S: Seam>(&mut self, memory: &MemoryCache<S>, volume: u32) -> Option<Nanos> {
-        let block = self.oldest_in_memory(memory, volume);
+    pub fn oldest_dirty<S: Seam>(&mut self, memory: &MemoryCache<S>, volume_number: u32) -> Option<Nanos> {
+        let block = self.oldest_dirty_in_memory(memory, volume_number);
         let spilled = (self.log_tracker.spilled_blocks() > 0).then_some(self.spilled_since);
         // A recovery may find more ranges than requests can add; all of them are destaged at once then.
         let dirty = self.zeroes.iter().take(RANGES_MAX).filter(|(_, range)| range.state == ZeroState::Dirty);
@@ -231,7 +232,7 @@ impl State {
 
     /// Closes the current epoch and returns its number.
     pub fn close_epoch(&mut self) -> Epoch {
-        self.closed_dirty_blocks = self.order.len();
+        self.closed_dirty_blocks = self.dirty_order.len();
         self.epochs.close()
     }
 
@@ -243,8 +244,8 @@ impl State {
     /// Registers an operation over `blocks`; no other one may touch them.
     pub fn begin_operation(&mut self, blocks: Range<BlockNo>) -> u64 {
         assert!(!self.is_busy(&blocks), "two operations at once on the same blocks");
-        let id = self.next_operation;
-        self.next_operation += 1;
+        let id = self.next_operation_id;
+        self.next_operation_id += 1;
         self.operations.push(Operation { id, blocks });
         id
     }
@@ -256,29 +257,29 @@ impl State {
     }
 
     /// Number of the next operation.
-    pub fn next_operation(&self) -> u64 {
-        self.next_operation
+    pub fn next_operation_id(&self) -> u64 {
+        self.next_operation_id
     }
 
     /// True if an operation with a lower number is in flight.
-    pub fn has_operation_before(&self, number: u64) -> bool {
-        self.operations.iter().any(|operation| operation.id < number)
+    pub fn has_operation_before(&self, id: u64) -> bool {
+        self.operations.iter().any(|operation| operation.id < id)
     }
 
     /// True if an operation in flight touches any of `blocks`.
     pub fn is_busy(&self, blocks: &Range<BlockNo>) -> bool {
-        self.operations.iter().any(|other| overlap(&other.blocks, blocks))
+        self.operations.iter().any(|other| are_overlapping(&other.blocks, blocks))
     }
 
     /// Marks a dirty block as in flight.
     pub fn mark_sent<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32) -> InFlightBlock {
         let reference = memory.reference(id);
         let slot = memory.slot_mut(id);
-        let epoch = slot.dirty.take().expect("only a dirty block is written");
-        assert!(slot.in_flight.is_none(), "a block is written once at a time");
-        slot.in_flight = Some(epoch);
+        let epoch = slot.dirty_epoch.take().expect("only a dirty block is written");
+        assert!(slot.in_flight_epoch.is_none(), "a block is written once at a time");
+        slot.in_flight_epoch = Some(epoch);
         self.closed_dirty_blocks -= u64::from(self.epochs.is_closed(epoch));
-        self.order.remove(slot.block);
+        self.dirty_order.remove(slot.block);
         self.log_tracker.record_send(slot.block);
         InFlightBlock { slot: reference, block: slot.block, epoch }
     }
@@ -286,15 +287,15 @@ impl State {
     /// Marks a block in flight as written: its write completed.
     pub fn complete_write<S: Seam>(&mut self, memory: &mut MemoryCache<S>, sent: &InFlightBlock) {
         self.epochs.remove(sent.epoch);
-        self.failed.remove(sent.block);
-        let sequence = self.next_completion();
+        self.failures.remove(sent.block);
+        let sequence = self.number_completion();
         let Some(id) = memory.resolve(sent.slot) else { return };
         let slot = memory.slot_mut(id);
-        slot.in_flight = None;
-        slot.acked_unwritten &= slot.dirty.is_some();
+        slot.in_flight_epoch = None;
+        slot.has_acked_unwritten &= slot.dirty_epoch.is_some();
         let epoch = slot.written.map_or(sent.epoch, |written| written.epoch.min(sent.epoch));
         self.written_blocks += u64::from(slot.written.is_none());
-        slot.written = Some(UnflushedWrite { epoch, sequence });
+        slot.written = Some(UnflushedWrite { epoch, completion: sequence });
         self.written.push_back((WrittenUnit::Block(sent.slot), sequence));
         self.log_tracker.record_write(sent.block, sequence);
     }
@@ -306,9 +307,9 @@ impl State {
             self.epochs.remove(sent.epoch);
             return;
         };
-        self.failed.add(sent.block, now);
+        self.failures.add(sent.block, now);
         self.log_tracker.record_failed_write(sent.block);
-        memory.slot_mut(id).in_flight = None;
+        memory.slot_mut(id).in_flight_epoch = None;
         self.epochs.remove(sent.epoch);
         self.redirty(memory, id, sent.epoch, now);
     }
@@ -316,7 +317,7 @@ impl State {
     /// True if no content of a block in flight was ever acknowledged or written, so that the block may be dropped.
     pub fn may_abandon<S: Seam>(&self, memory: &MemoryCache<S>, sent: &InFlightBlock) -> bool {
         let slot = memory.resolve(sent.slot).map(|id| memory.slot(id));
-        slot.is_none_or(|slot| !slot.acked_unwritten && slot.written.is_none())
+        slot.is_none_or(|slot| !slot.has_acked_unwritten && slot.written.is_none())
     }
 
     /// Drops a block in flight whose write failed and was never acknowledged, unless it was overwritten meanwhile.
@@ -325,12 +326,12 @@ impl State {
         self.epochs.remove(sent.epoch);
         let Some(id) = memory.resolve(sent.slot) else { return };
         let slot = memory.slot_mut(id);
-        slot.in_flight = None;
-        if slot.dirty.is_some() {
+        slot.in_flight_epoch = None;
+        if slot.dirty_epoch.is_some() {
             return;
         }
-        self.failed.remove(sent.block);
-        self.not_clean -= 1;
+        self.failures.remove(sent.block);
+        self.not_clean_blocks -= 1;
         memory.update_pin(id, false);
         memory.remove(id);
     }
@@ -340,39 +341,39 @@ impl State {
     pub fn supersede<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32) -> FlushObligation {
         let slot = memory.slot_mut(id);
         let was_clean = slot.is_clean();
-        let (dirty, in_flight, written) = (slot.dirty.take(), slot.in_flight.take(), slot.written.take());
+        let (dirty, in_flight, written) = (slot.dirty_epoch.take(), slot.in_flight_epoch.take(), slot.written.take());
         // Content in flight is acknowledged when its write completes, and the backing may lose it before its flush.
-        let acked_unwritten = slot.acked_unwritten || written.is_some() || in_flight.is_some();
+        let acked_unwritten = slot.has_acked_unwritten || written.is_some() || in_flight.is_some();
         if let Some(epoch) = dirty {
             self.epochs.remove(epoch);
             self.closed_dirty_blocks -= u64::from(self.epochs.is_closed(epoch));
-            self.order.remove(slot.block);
+            self.dirty_order.remove(slot.block);
         }
-        self.failed.remove(slot.block);
+        self.failures.remove(slot.block);
         self.written_blocks -= u64::from(written.is_some());
-        self.not_clean -= u64::from(!was_clean);
+        self.not_clean_blocks -= u64::from(!was_clean);
         memory.update_pin(id, was_clean);
         memory.remove(id);
         // A write in flight keeps its count until its operation ends.
         let epoch = [dirty, in_flight, written.map(|written| written.epoch)].into_iter().flatten().min();
-        FlushObligation { epoch, acked_unwritten }
+        FlushObligation { epoch, has_acked_unwritten: acked_unwritten }
     }
 
     /// Spills up to `count` dirty blocks whose newest content is durable in the flash log, the longest dirty first.
     /// Returns the number of spilled blocks.
-    pub fn spill_oldest<S: Seam>(&mut self, memory: &mut MemoryCache<S>, volume: u32, count: u64) -> u64 {
+    pub fn spill_oldest<S: Seam>(&mut self, memory: &mut MemoryCache<S>, volume_number: u32, count: u64) -> u64 {
         let mut spilled = 0;
-        for (block, since) in std::mem::take(&mut self.ages) {
-            let Some(id) = memory.find(volume, block) else { continue };
+        for (block, since) in std::mem::take(&mut self.dirty_since_queue) {
+            let Some(id) = memory.find(volume_number, block) else { continue };
             let slot = memory.slot(id);
-            if slot.dirty.is_none() || slot.dirty_since != since {
+            if slot.dirty_epoch.is_none() || slot.dirty_since != since {
                 continue;
             }
             if spilled < count && self.can_spill(slot) {
                 self.spill(memory, id);
                 spilled += 1;
             } else {
-                self.ages.push_back((block, since));
+                self.dirty_since_queue.push_back((block, since));
             }
         }
         spilled
@@ -381,29 +382,29 @@ impl State {
     /// True if a dirty block is idle (no write in flight, no waiting request) and its content is a log record.
     fn can_spill<B>(&self, slot: &Slot<B>) -> bool {
         let block = slot.block;
-        let is_idle = slot.dirty.is_some() && slot.in_flight.is_none() && slot.written.is_none();
+        let is_idle = slot.dirty_epoch.is_some() && slot.in_flight_epoch.is_none() && slot.written.is_none();
         // A block reloaded for destage is destaged, unless the backing refuses it.
-        let stays = !slot.transit || self.failed.contains(block);
+        let stays = !slot.is_transit || self.failures.contains(block);
         is_idle
             && stays
             && slot.present == Sectors::ALL
             && self.log_tracker.can_spill(block)
-            && !self.waits.contains(block)
-            && !self.filling.contains(&block)
+            && !self.write_waits.contains(block)
+            && !self.filling_blocks.contains(&block)
             && !self.is_busy(&block.single())
     }
 
     fn spill<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32) {
         let slot = memory.slot_mut(id);
         let (block, since) = (slot.block, slot.dirty_since);
-        let epoch = slot.dirty.take().expect("only a dirty block is spilled");
+        let epoch = slot.dirty_epoch.take().expect("only a dirty block is spilled");
         self.epochs.remove(epoch);
         self.epochs.add(Epoch::OLDEST);
         self.closed_dirty_blocks -= u64::from(self.epochs.is_closed(epoch));
-        self.order.remove(block);
+        self.dirty_order.remove(block);
         // A backing that refuses all writes must not keep all blocks in memory.
-        self.failed.remove(block);
-        self.not_clean -= 1;
+        self.failures.remove(block);
+        self.not_clean_blocks -= 1;
         memory.update_pin(id, false);
         memory.remove(id);
         let is_first = self.log_tracker.spilled_blocks() == 0;
@@ -451,27 +452,27 @@ impl State {
                 state: ZeroState::Dirty,
                 dirty_since: now,
                 may_unmap,
-                acked_unwritten: true,
+                has_acked_unwritten: true,
             },
         );
     }
 
     /// Retires records of zero-ranges whose blocks are durable on the backing or in a newer record. Examines at most
-    /// `examined_max` of them.
-    pub fn retire_zeroes(&mut self, examined_max: usize) {
+    /// `examined_records_max` of them.
+    pub fn retire_zeroes(&mut self, examined_records_max: usize) {
         let zeroes = &self.zeroes;
-        self.log_tracker.retire_zeroes(examined_max, |blocks| zeroes.overlaps(blocks));
+        self.log_tracker.retire_zeroes(examined_records_max, |blocks| zeroes.overlaps(blocks));
     }
 
     /// Like [`State::retire_zeroes`] for all records, and in spite of changes that a flush has yet to record, if they
     /// are durable on the backing.
-    pub fn retire_durable_zeroes<S: Seam>(&mut self, memory: &MemoryCache<S>, volume: u32) {
-        let (zeroes, order, operations) = (&self.zeroes, &self.order, &self.operations);
-        let is_unclean = |block| memory.find(volume, block).is_some_and(|id| !memory.slot(id).is_clean());
+    pub fn retire_durable_zeroes<S: Seam>(&mut self, memory: &MemoryCache<S>, volume_number: u32) {
+        let (zeroes, order, operations) = (&self.zeroes, &self.dirty_order, &self.operations);
+        let is_unclean = |block| memory.find(volume_number, block).is_some_and(|id| !memory.slot(id).is_clean());
         let has_written = self.written_blocks > 0;
         // While any block awaits a flush of the backing, every range may hold such blocks.
         let may_be_unclean = |blocks: &Range<BlockNo>| {
-            let is_sent = operations.iter().any(|operation| overlap(&operation.blocks, blocks));
+            let is_sent = operations.iter().any(|operation| are_overlapping(&operation.blocks, blocks));
             let is_dirty = order.iter_from(blocks.start).next().is_some_and(|block| block < blocks.end);
             has_written || is_sent || is_dirty
         };
@@ -481,7 +482,7 @@ impl State {
     /// Makes a reloaded block dirty as of `since`: its content has just come into memory.
     pub fn mark_reloaded<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32, since: Nanos) {
         self.epochs.remove(Epoch::OLDEST);
-        memory.slot_mut(id).acked_unwritten = true;
+        memory.slot_mut(id).has_acked_unwritten = true;
         self.log_tracker.record_reload(memory.slot(id).block);
         self.mark_dirty(memory, id, Epoch::OLDEST, since);
     }
@@ -491,7 +492,7 @@ impl State {
     pub fn supersede_spilled(&mut self, blocks: Range<BlockNo>) -> Option<FlushObligation> {
         let count = self.log_tracker.supersede(blocks);
         (0..count).for_each(|_| self.epochs.remove(Epoch::OLDEST));
-        (count > 0).then_some(FlushObligation { epoch: Some(Epoch::OLDEST), acked_unwritten: true })
+        (count > 0).then_some(FlushObligation { epoch: Some(Epoch::OLDEST), has_acked_unwritten: true })
     }
 
     /// Adds a dirty zero-range over blocks without slots and ranges, and merges it with equal neighbours. Returns the
@@ -513,10 +514,10 @@ impl State {
         self.zeroes.merge(left, right);
         self.epochs.remove(range.epoch);
         // All of the merged range is tried again, and requests that wait for a part wait for the whole.
-        self.failed.remove(left);
-        self.failed.remove(right);
-        let waits = self.waits.take_waits(right.single());
-        self.waits.put(left, waits);
+        self.failures.remove(left);
+        self.failures.remove(right);
+        let waits = self.write_waits.take_waits(right.single());
+        self.write_waits.put(left, waits);
         Some(left)
     }
 
@@ -532,27 +533,27 @@ impl State {
             if is_unwritten(range) {
                 self.epochs.remove(range.epoch);
             }
-            self.failed.remove(*start);
+            self.failures.remove(*start);
             // Requests that wait for the range wait for every remaining part, and for the content that replaces the
             // rest.
-            let waits = self.waits.waits_of(*start).to_vec();
+            let waits = self.write_waits.waits_of(*start).to_vec();
             let right = cut.remainders.iter().filter(|(left, part)| left > start && part.end == range.end);
             let replacements = right.map(|(left, _)| *left).chain((cut_start > *start).then_some(cut_start));
             for replacement in replacements {
-                waits.iter().for_each(|wait| self.waits.add(replacement, wait));
+                waits.iter().for_each(|wait| self.write_waits.add(replacement, wait));
             }
             // Waits are registered at a range's first block. Inside another range, a later cut there would be taken for
             // the whole range.
             if cut_start < *start {
-                let moved = self.waits.take_waits(start.single());
-                self.waits.put(cut_start, moved);
+                let moved = self.write_waits.take_waits(start.single());
+                self.write_waits.put(cut_start, moved);
             }
         }
         for (start, range) in &cut.remainders {
             match range.state {
                 // Found by its first block when its flush completes.
                 ZeroState::Written(written) => {
-                    self.written.push_back((WrittenUnit::Zeroes(*start), written.sequence));
+                    self.written.push_back((WrittenUnit::Zeroes(*start), written.completion));
                     self.written_ranges += 1;
                 }
                 ZeroState::Dirty | ZeroState::InFlight(_) => self.epochs.add(range.epoch),
@@ -561,7 +562,7 @@ impl State {
         // As for a block: the backing may lose zeroes in flight or written after they were acknowledged.
         let obligation = |range: &ZeroRange| FlushObligation {
             epoch: Some(range.epoch),
-            acked_unwritten: range.acked_unwritten || range.state != ZeroState::Dirty,
+            has_acked_unwritten: range.has_acked_unwritten || range.state != ZeroState::Dirty,
         };
         cut.removed.iter().map(|(_, range)| obligation(range)).reduce(FlushObligation::merge)
     }
@@ -580,14 +581,14 @@ impl State {
 
     /// Marks as written the remaining ranges in `blocks` that operation `id` zeroed.
     pub fn complete_zeroes(&mut self, id: u64, blocks: Range<BlockNo>) {
-        let sequence = self.next_completion();
+        let sequence = self.number_completion();
         for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("a listed range exists");
-            range.state = ZeroState::Written(UnflushedWrite { epoch: range.epoch, sequence });
-            range.acked_unwritten = false;
+            range.state = ZeroState::Written(UnflushedWrite { epoch: range.epoch, completion: sequence });
+            range.has_acked_unwritten = false;
             let epoch = range.epoch;
             self.epochs.remove(epoch);
-            self.failed.remove(start);
+            self.failures.remove(start);
             self.written.push_back((WrittenUnit::Zeroes(start), sequence));
             self.written_ranges += 1;
         }
@@ -607,9 +608,9 @@ impl State {
         }
         let starts = if remaining.is_empty() { vec![blocks.start] } else { remaining };
         // Each wait already expects one completion.
-        self.waits.put(starts[0], waits.iter().cloned());
+        self.write_waits.put(starts[0], waits.iter().cloned());
         for start in &starts[1..] {
-            waits.iter().for_each(|wait| self.waits.add(*start, wait));
+            waits.iter().for_each(|wait| self.write_waits.add(*start, wait));
         }
     }
 
@@ -617,7 +618,7 @@ impl State {
     pub fn fail_zeroes(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
             self.zeroes.get_mut(start).expect("a listed range exists").state = ZeroState::Dirty;
-            self.failed.add(start, now);
+            self.failures.add(start, now);
         }
     }
 
@@ -626,13 +627,13 @@ impl State {
     pub fn abandon_zeroes(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("a listed range exists");
-            if range.acked_unwritten {
+            if range.has_acked_unwritten {
                 range.state = ZeroState::Dirty;
-                self.failed.add(start, now);
+                self.failures.add(start, now);
                 continue;
             }
             let range = self.zeroes.remove(start).expect("a listed range exists");
-            self.failed.remove(start);
+            self.failures.remove(start);
             self.epochs.remove(range.epoch);
         }
     }
@@ -656,7 +657,7 @@ impl State {
                 WrittenUnit::Zeroes(start) => {
                     self.written_ranges -= 1;
                     let state = self.zeroes.get_mut(start).map(|range| range.state);
-                    if matches!(state, Some(ZeroState::Written(written)) if written.sequence == sequence)
+                    if matches!(state, Some(ZeroState::Written(written)) if written.completion == sequence)
                         && let Some(range) = self.zeroes.remove(start)
                     {
                         self.log_tracker.record_clean(start..range.end);
@@ -666,7 +667,7 @@ impl State {
             }
         }
         self.log_tracker.record_backing_flush(covered);
-        self.synced = self.synced.max(covered.min(self.next_sequence));
+        self.flushed_below = self.flushed_below.max(covered.min(self.next_completion));
         destaged
     }
 
@@ -680,7 +681,7 @@ impl State {
     ) {
         let Some(id) = memory.resolve(reference) else { return };
         let slot = memory.slot_mut(id);
-        if slot.written.is_none_or(|written| written.sequence != sequence) {
+        if slot.written.is_none_or(|written| written.completion != sequence) {
             return;
         }
         slot.written = None;
@@ -688,20 +689,20 @@ impl State {
         if !slot.is_clean() {
             return;
         }
-        let (transit, block) = (slot.transit, slot.block);
+        let (transit, block) = (slot.is_transit, slot.block);
         match slot.data.clone().filter(|_| slot.present == Sectors::ALL) {
             Some(content) => destaged.add(block, content),
             None => destaged.add_partial(block),
         }
-        destaged.transit.extend(transit.then_some(block));
-        self.not_clean -= 1;
+        destaged.transit_blocks.extend(transit.then_some(block));
+        self.not_clean_blocks -= 1;
         self.log_tracker.record_clean(block.single());
         memory.update_pin(id, false);
     }
 
     /// Makes written data dirty again, because the backing may have lost it.
     pub fn redirty_written<S: Seam>(&mut self, memory: &mut MemoryCache<S>, now: Nanos) {
-        self.losses += 1;
+        self.backing_losses += 1;
         self.log_tracker.record_backing_loss();
         self.written_ranges = 0;
         for (unit, _) in std::mem::take(&mut self.written) {
@@ -709,7 +710,7 @@ impl State {
                 WrittenUnit::Block(reference) => {
                     let Some(id) = memory.resolve(reference) else { continue };
                     let Some(written) = memory.slot_mut(id).written.take() else { continue };
-                    memory.slot_mut(id).acked_unwritten = true;
+                    memory.slot_mut(id).has_acked_unwritten = true;
                     self.written_blocks -= 1;
                     self.redirty(memory, id, written.epoch, now);
                 }
@@ -717,7 +718,7 @@ impl State {
                     if let Some(range) = self.zeroes.get_mut(start)
                         && let ZeroState::Written(written) = range.state
                     {
-                        (range.state, range.epoch, range.acked_unwritten) = (ZeroState::Dirty, written.epoch, true);
+                        (range.state, range.epoch, range.has_acked_unwritten) = (ZeroState::Dirty, written.epoch, true);
                         self.epochs.add(written.epoch);
                     }
                 }
@@ -729,21 +730,21 @@ impl State {
     fn redirty<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32, epoch: Epoch, now: Nanos) {
         // The slot may look clean for a moment, but it stays pinned all the while.
         let slot = memory.slot_mut(id);
-        match slot.dirty {
+        match slot.dirty_epoch {
             Some(old) if old <= epoch => {}
             Some(old) => {
                 self.epochs.remove(old);
                 self.epochs.add(epoch);
-                slot.dirty = Some(epoch);
+                slot.dirty_epoch = Some(epoch);
                 self.closed_dirty_blocks += u64::from(self.epochs.is_closed(epoch) && !self.epochs.is_closed(old));
             }
             None => {
-                slot.dirty = Some(epoch);
+                slot.dirty_epoch = Some(epoch);
                 slot.dirty_since = now;
                 self.closed_dirty_blocks += u64::from(self.epochs.is_closed(epoch));
                 self.epochs.add(epoch);
-                self.order.insert(slot.block);
-                self.ages.push_back((slot.block, now));
+                self.dirty_order.insert(slot.block);
+                self.dirty_since_queue.push_back((slot.block, now));
             }
         }
     }

@@ -17,17 +17,17 @@ const WINDOW_MIN_BYTES: u64 = 128 << 10;
 #[derive(Clone, Copy)]
 struct Stream {
     /// Position of its first request, and of its next one.
-    first: ByteOffset,
-    next: ByteOffset,
+    first_offset: ByteOffset,
+    next_offset: ByteOffset,
     /// Bytes read or written in sequence.
     run_bytes: u64,
     /// Readahead window.
     window_bytes: u64,
     /// End of the range read ahead so far.
-    ahead: ByteOffset,
+    readahead_end: ByteOffset,
 }
 
-/// The streams of a volume's reads, or those of its writes, most recently used first.
+/// The streams of a volume's reads, or of its writes, most recently used first.
 #[derive(Default)]
 pub struct Streams {
     recent: Vec<Stream>,
@@ -37,60 +37,77 @@ pub struct Streams {
 #[derive(Debug, PartialEq, Eq)]
 pub struct StreamRead {
     /// The read continues a stream.
-    pub sequential: bool,
+    pub is_sequential: bool,
     /// Blocks to read ahead now.
-    pub ahead: Option<Range<BlockNo>>,
+    pub readahead: Option<Range<BlockNo>>,
 }
 
 impl Streams {
-    /// Records a write of `len` bytes at `at`. True if it extends a stream that is sequential and covers at least
+    /// Records a write of `len_bytes` bytes at `at`. True if it extends a stream that is sequential and covers at least
     /// 3/4 of its range.
-    pub fn record_write(&mut self, at: ByteOffset, len: u64) -> bool {
-        let Some((stream, has_progressed)) = self.advance(at, len) else { return false };
-        let is_dense = stream.run_bytes * 4 >= stream.next.since(stream.first) * 3;
+    pub fn record_write(&mut self, at: ByteOffset, len_bytes: u64) -> bool {
+        let Some((stream, has_progressed)) = self.advance(at, len_bytes) else { return false };
+        let is_dense = stream.run_bytes * 4 >= stream.next_offset.since(stream.first_offset) * 3;
         has_progressed && is_dense && stream.is_sequential()
     }
 
-    /// Records a read of `len` bytes at `at` on a volume of `size` bytes. At most `ahead_max` bytes are read ahead.
-    pub fn record_read(&mut self, at: ByteOffset, len: u64, size: u64, ahead_max: u64) -> StreamRead {
-        let end = at.plus(len);
-        let Some((stream, has_progressed)) = self.advance(at, len) else {
-            return StreamRead { sequential: false, ahead: None };
+    /// Records a read of `len_bytes` bytes at `at` on a volume of `size_bytes` bytes. At most `readahead_max_bytes`
+    /// bytes are read ahead.
+    pub fn record_read(
+        &mut self,
+        at: ByteOffset,
+        len_bytes: u64,
+        size_bytes: u64,
+        readahead_max_bytes: u64,
+    ) -> StreamRead {
+        let end = at.plus(len_bytes);
+        let Some((stream, has_progressed)) = self.advance(at, len_bytes) else {
+            return StreamRead { is_sequential: false, readahead: None };
         };
         if !has_progressed || !stream.is_sequential() {
-            return StreamRead { sequential: stream.is_sequential(), ahead: None };
+            return StreamRead { is_sequential: stream.is_sequential(), readahead: None };
         }
-        stream.ahead = stream.ahead.max(end);
-        if stream.ahead.since(end) > stream.window_bytes / 2 {
-            return StreamRead { sequential: true, ahead: None };
+        stream.readahead_end = stream.readahead_end.max(end);
+        if stream.readahead_end.since(end) > stream.window_bytes / 2 {
+            return StreamRead { is_sequential: true, readahead: None };
         }
-        let from = stream.ahead;
-        let to = end.plus(stream.window_bytes).min(ByteOffset(size));
-        stream.window_bytes = (stream.window_bytes * 2).min(ahead_max.max(WINDOW_MIN_BYTES));
-        stream.ahead = stream.ahead.max(to);
+        let from = stream.readahead_end;
+        let to = end.plus(stream.window_bytes).min(ByteOffset(size_bytes));
+        stream.window_bytes = (stream.window_bytes * 2).min(readahead_max_bytes.max(WINDOW_MIN_BYTES));
+        stream.readahead_end = stream.readahead_end.max(to);
         let blocks = from.block_at_or_after()..to.block_at_or_after();
-        StreamRead { sequential: true, ahead: (blocks.start < blocks.end).then_some(blocks) }
+        StreamRead { is_sequential: true, readahead: (blocks.start < blocks.end).then_some(blocks) }
     }
 
     /// Adds a request to the stream that it continues, which becomes the most recently used one. Returns the stream and
     /// whether the request reaches past its end: a repeated one does not. `None` if the request begins a stream.
-    fn advance(&mut self, at: ByteOffset, len: u64) -> Option<(&mut Stream, bool)> {
-        let end = at.plus(len);
+    fn advance(&mut self, at: ByteOffset, len_bytes: u64) -> Option<(&mut Stream, bool)> {
+        let end = at.plus(len_bytes);
         // Several requests of one stream may be in flight and arrive slightly out of order.
-        let slack = 2 * len;
-        let continues = |stream: &Stream| at.0 >= stream.next.0.saturating_sub(slack) && at <= stream.next.plus(slack);
+        let slack = 2 * len_bytes;
+        let continues = |stream: &Stream| {
+            at.0 >= stream.next_offset.0.saturating_sub(slack) && at <= stream.next_offset.plus(slack)
+        };
         let Some(position) = self.recent.iter().position(continues) else {
             self.recent.truncate(STREAMS_MAX - 1);
-            self.recent
-                .insert(0, Stream { first: at, next: end, run_bytes: len, window_bytes: WINDOW_MIN_BYTES, ahead: end });
+            self.recent.insert(
+                0,
+                Stream {
+                    first_offset: at,
+                    next_offset: end,
+                    run_bytes: len_bytes,
+                    window_bytes: WINDOW_MIN_BYTES,
+                    readahead_end: end,
+                },
+            );
             return None;
         };
         self.recent[..=position].rotate_right(1);
         let stream = &mut self.recent[0];
-        let has_progressed = end > stream.next;
+        let has_progressed = end > stream.next_offset;
         if has_progressed {
-            stream.run_bytes += end.since(stream.next.max(at));
-            stream.next = end;
+            stream.run_bytes += end.since(stream.next_offset.max(at));
+            stream.next_offset = end;
         }
         Some((stream, has_progressed))
     }
@@ -115,7 +132,7 @@ mod tests {
             let at = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) % (1 << 30) / 4096 * 4096;
             assert_eq!(
                 streams.record_read(ByteOffset(at), 4096, 1 << 30, 1 << 20),
-                StreamRead { sequential: false, ahead: None }
+                StreamRead { is_sequential: false, readahead: None }
             );
         }
         assert!(streams.recent.len() <= STREAMS_MAX);
@@ -130,9 +147,9 @@ mod tests {
                 let at = stream as u64 * (1 << 28) + step * 16 * KIB;
                 let read = streams.record_read(ByteOffset(at), 16 * KIB, 1 << 30, 1 << 20);
                 if step > 16 {
-                    assert!(read.sequential, "step {step}");
+                    assert!(read.is_sequential, "step {step}");
                 }
-                if let Some(blocks) = read.ahead {
+                if let Some(blocks) = read.readahead {
                     assert!(*covered == 0 || blocks.start.0 == *covered, "no gap and nothing twice");
                     *covered = blocks.end.0;
                 }
@@ -163,7 +180,7 @@ mod tests {
         let mut streams = Streams::default();
         for step in 0..64u64 {
             let read = streams.record_read(ByteOffset(step * 16 * KIB), 16 * KIB, 1 << 20, 1 << 20);
-            assert!(read.ahead.is_none_or(|blocks| blocks.end <= BlockNo(256)));
+            assert!(read.readahead.is_none_or(|blocks| blocks.end <= BlockNo(256)));
         }
     }
 }

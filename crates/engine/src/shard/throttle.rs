@@ -13,7 +13,7 @@ use super::Shard;
 use super::state::State;
 
 /// Percentage of the limit above which writers are slowed.
-pub const SOFT_PERCENT: u64 = 70;
+pub const SOFT_LIMIT_PERCENT: u64 = 70;
 /// Percentage of the limit above which destage works without a flush or a waiting request, unless the log has room.
 const PRESSURE_PERCENT: u64 = 25;
 /// Percentage of the limit above which dirty data in memory counts as pressure although there is a flash log. Below it,
@@ -23,15 +23,15 @@ const LOGGED_PRESSURE_PERCENT: u64 = 60;
 /// for each run, and one for each [`BLOCKS_PER_COST_UNIT`] blocks. No disk takes as many runs, and on a fast backing
 /// they cost clients a few percent of their core. Below the soft limit the allowance shrinks, so that often overwritten
 /// blocks are not written to the backing each time.
-const ALLOWANCE_MAX: u64 = 256;
+const ALLOWANCE_UNITS_MAX: u64 = 256;
 /// Lower bound of the allowance.
-const ALLOWANCE_MIN: u64 = 32;
+const ALLOWANCE_UNITS_MIN: u64 = 32;
 /// Number of blocks that cost the processor as much as the request of their run.
 const BLOCKS_PER_COST_UNIT: u64 = 16;
 /// Shortest time between two measurements of the pace.
-const MEASURE_NS_MIN: u64 = 100_000_000;
+const MEASURE_INTERVAL_MIN_NS: u64 = 100_000_000;
 /// Longest interval that gives a measurement of the pace.
-const MEASURE_NS_MAX: u64 = 2_000_000_000;
+const MEASURE_INTERVAL_MAX_NS: u64 = 2_000_000_000;
 /// Maximum number of blocks of a volume that bypass the log. Each background flush visits them.
 const STREAM_BYPASS_BLOCKS_MAX: u64 = 16_384;
 /// These blocks take at most this part of the memory for dirty data.
@@ -41,23 +41,23 @@ const STREAM_BYPASS_DIVISOR: u64 = 8;
 #[derive(Default)]
 pub struct Throttle {
     /// Limit of blocks that are not clean, as last updated.
-    pub limit: Cell<u64>,
+    pub limit_blocks: Cell<u64>,
     /// Start time of the next write above the soft limit.
-    pub next_start: Cell<Nanos>,
+    pub next_write_at: Cell<Nanos>,
     /// Next queue number for a writer that waits for room.
-    pub next_number: Cell<u64>,
+    pub next_queue_number: Cell<u64>,
     /// The number being served.
-    pub serving: Cell<u64>,
+    pub served_queue_number: Cell<u64>,
     /// Blocks and zero-ranges destaged or spilled; time and count at the last measurement.
     completed_units: Cell<u64>,
-    measured: Cell<(Nanos, u64)>,
+    last_measurement: Cell<(Nanos, u64)>,
     /// Recent time to destage a block or zero-range, in nanoseconds; 0: unknown.
-    pub unit_ns: Cell<u64>,
+    pub destage_unit_ns: Cell<u64>,
     /// Cost units that destage may still spend before the next tick; one run may overdraw them.
-    allowance: Cell<u64>,
+    allowance_units: Cell<u64>,
     /// Client requests counted at the last tick, and whether any arrived since the tick before.
-    requests: Cell<u64>,
-    clients_busy: Cell<bool>,
+    last_tick_requests: Cell<u64>,
+    are_clients_busy: Cell<bool>,
 }
 
 impl Throttle {
@@ -68,17 +68,17 @@ impl Throttle {
 
     /// Measures the pace of destage, at most ten times a second.
     pub fn measure(&self, now: Nanos) {
-        let (measured_at, measured_units) = self.measured.get();
+        let (measured_at, measured_units) = self.last_measurement.get();
         let (elapsed, units) = (now.since(measured_at).0, self.completed_units.get() - measured_units);
-        if elapsed < MEASURE_NS_MIN {
+        if elapsed < MEASURE_INTERVAL_MIN_NS {
             return;
         }
-        self.measured.set((now, self.completed_units.get()));
+        self.last_measurement.set((now, self.completed_units.get()));
         // An interval without destage gives no measurement of the pace.
-        if units > 0 && elapsed < MEASURE_NS_MAX {
+        if units > 0 && elapsed < MEASURE_INTERVAL_MAX_NS {
             let latest_ns = elapsed / units;
-            let old_ns = self.unit_ns.get();
-            self.unit_ns.set(if old_ns == 0 { latest_ns } else { (3 * old_ns + latest_ns) / 4 });
+            let old_ns = self.destage_unit_ns.get();
+            self.destage_unit_ns.set(if old_ns == 0 { latest_ns } else { (3 * old_ns + latest_ns) / 4 });
         }
     }
 }
@@ -88,24 +88,27 @@ impl<S: Seam> Shard<S> {
     pub fn tick_throttle(&self) {
         let throttle = &self.throttle;
         let requests = self.counters.requests();
-        throttle.clients_busy.set(throttle.requests.replace(requests) != requests);
-        if throttle.clients_busy.get() {
+        throttle.are_clients_busy.set(throttle.last_tick_requests.replace(requests) != requests);
+        if throttle.are_clients_busy.get() {
             // Hits do not read the clock; the tick records their time instead.
-            self.last_request.set(self.seam().now());
+            self.last_request_at.set(self.seam().now());
         }
         self.refresh_throttle();
-        let not_clean = self.state.borrow().not_clean_blocks();
-        let pressure = self.pressure_percent(not_clean).max(self.destage_pressure(not_clean)).min(SOFT_PERCENT);
-        throttle.allowance.set((ALLOWANCE_MAX * pressure / SOFT_PERCENT).max(ALLOWANCE_MIN));
+        let not_clean_blocks = self.state.borrow().not_clean_blocks();
+        let pressure = self
+            .pressure_percent(not_clean_blocks)
+            .max(self.destage_pressure(not_clean_blocks))
+            .min(SOFT_LIMIT_PERCENT);
+        throttle.allowance_units.set((ALLOWANCE_UNITS_MAX * pressure / SOFT_LIMIT_PERCENT).max(ALLOWANCE_UNITS_MIN));
     }
 
     /// True if destage may send another run now. `is_background`: no request waits for it.
-    pub fn may_destage(&self, is_background: bool, not_clean: u64) -> bool {
+    pub fn may_destage(&self, is_background: bool, not_clean_blocks: u64) -> bool {
         let throttle = &self.throttle;
-        if self.slows_writers(not_clean) {
+        if self.slows_writers(not_clean_blocks) {
             return true;
         }
-        let is_exhausted = is_background && throttle.clients_busy.get() && throttle.allowance.get() == 0;
+        let is_exhausted = is_background && throttle.are_clients_busy.get() && throttle.allowance_units.get() == 0;
         !is_exhausted && self.core.may_destage()
     }
 
@@ -114,7 +117,7 @@ impl<S: Seam> Shard<S> {
         let cost = 1 + blocks / BLOCKS_PER_COST_UNIT;
         self.core.record_destage(cost);
         if is_background {
-            let allowance = &self.throttle.allowance;
+            let allowance = &self.throttle.allowance_units;
             allowance.set(allowance.get().saturating_sub(cost));
         }
     }
@@ -122,29 +125,29 @@ impl<S: Seam> Shard<S> {
     /// Measures the pace and updates the limit, which depends on the other volumes.
     pub fn refresh_throttle(&self) {
         self.throttle.measure(self.seam().now());
-        self.throttle.limit.set(self.not_clean_limit());
+        self.throttle.limit_blocks.set(self.not_clean_limit_blocks());
     }
 
     /// The limit as last updated.
-    pub fn last_not_clean_limit(&self) -> u64 {
-        self.throttle.limit.get()
+    pub fn last_not_clean_limit_blocks(&self) -> u64 {
+        self.throttle.limit_blocks.get()
     }
 
     /// True if destage should work without a flush or a waiting request.
-    pub fn is_under_pressure(&self, not_clean: u64) -> bool {
-        not_clean * 100 >= self.throttle.limit.get() * PRESSURE_PERCENT
+    pub fn is_under_pressure(&self, not_clean_blocks: u64) -> bool {
+        not_clean_blocks * 100 >= self.throttle.limit_blocks.get() * PRESSURE_PERCENT
     }
 
     /// True if writers are slowed because dirty data is close to its limit.
-    pub fn slows_writers(&self, not_clean: u64) -> bool {
-        self.pressure_percent(not_clean) >= SOFT_PERCENT
+    pub fn slows_writers(&self, not_clean_blocks: u64) -> bool {
+        self.pressure_percent(not_clean_blocks) >= SOFT_LIMIT_PERCENT
     }
 
     /// Pressure of dirty data: the fill level of memory, or with a log the higher one of memory and the log, each from
     /// where destage begins (0) to where nothing else may delay it (100). Destage's limit in the backing's queue grows
     /// with it.
-    pub fn destage_pressure(&self, not_clean: u64) -> u64 {
-        let memory = self.pressure_percent(not_clean);
+    pub fn destage_pressure(&self, not_clean_blocks: u64) -> u64 {
+        let memory = self.pressure_percent(not_clean_blocks);
         if !self.uses_log() {
             return memory;
         }
@@ -153,24 +156,24 @@ impl<S: Seam> Shard<S> {
     }
 
     /// True if dirty data in memory counts as pressure although there is a flash log.
-    pub fn has_memory_pressure(&self, not_clean: u64) -> bool {
-        self.pressure_percent(not_clean) >= LOGGED_PRESSURE_PERCENT
+    pub fn has_memory_pressure(&self, not_clean_blocks: u64) -> bool {
+        self.pressure_percent(not_clean_blocks) >= LOGGED_PRESSURE_PERCENT
     }
 
     /// Dirty data in percent of the limit.
-    pub fn pressure_percent(&self, not_clean: u64) -> u64 {
-        (not_clean * 100).checked_div(self.throttle.limit.get()).unwrap_or(0).min(100)
+    pub fn pressure_percent(&self, not_clean_blocks: u64) -> u64 {
+        (not_clean_blocks * 100).checked_div(self.throttle.limit_blocks.get()).unwrap_or(0).min(100)
     }
 
     /// True if a client waits for destage as such, and not for a particular block: for a flush, or for space in memory
     /// or in the log.
     pub fn is_destage_waited_for(&self, state: &State) -> bool {
         let is_log_crowded = self.core.log_pressure_percent() == 100;
-        state.flushing.single_flight.is_running() || self.slows_writers(state.not_clean_blocks()) || is_log_crowded
+        state.backing_flush.single_flight.is_running() || self.slows_writers(state.not_clean_blocks()) || is_log_crowded
     }
 
     /// Maximum number of blocks that bypass the log.
-    pub fn stream_bypass_max(&self) -> usize {
-        STREAM_BYPASS_BLOCKS_MAX.min(self.last_not_clean_limit() / STREAM_BYPASS_DIVISOR) as usize
+    pub fn stream_bypass_blocks_max(&self) -> usize {
+        STREAM_BYPASS_BLOCKS_MAX.min(self.last_not_clean_limit_blocks() / STREAM_BYPASS_DIVISOR) as usize
     }
 }

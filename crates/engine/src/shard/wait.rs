@@ -13,17 +13,17 @@ use crate::wait::Signal;
 /// Counts the remaining blocks of a request.
 #[derive(Default)]
 pub struct WriteWait {
-    remaining: Cell<u64>,
+    remaining_blocks: Cell<u64>,
     failure: RefCell<Option<DiskError>>,
     /// A part of the content was lost, and newer content replaced it.
-    replaced: Cell<bool>,
+    was_replaced: Cell<bool>,
     completed: Signal,
 }
 
 impl WriteWait {
     /// Adds one block to be written.
     pub fn expect_one(&self) {
-        self.remaining.set(self.remaining.get() + 1);
+        self.remaining_blocks.set(self.remaining_blocks.get() + 1);
     }
 
     /// Counts one block as written or failed.
@@ -31,25 +31,25 @@ impl WriteWait {
         if let Err(error) = result {
             self.failure.borrow_mut().get_or_insert_with(|| error.clone());
         }
-        self.remaining.set(self.remaining.get().checked_sub(1).expect("as many finish as were expected"));
-        if self.remaining.get() == 0 {
+        self.remaining_blocks.set(self.remaining_blocks.get().checked_sub(1).expect("as many finish as were expected"));
+        if self.remaining_blocks.get() == 0 {
             self.completed.notify();
         }
     }
 
     /// Records that a part was lost, and that newer content has to be written in its place.
     pub fn replace(&self) {
-        self.replaced.set(true);
+        self.was_replaced.set(true);
     }
 
     /// True if a part was replaced.
     pub fn was_replaced(&self) -> bool {
-        self.replaced.get()
+        self.was_replaced.get()
     }
 
     /// Waits for all blocks; returns the first failure.
     pub async fn wait_for_all(&self) -> Result<(), DiskError> {
-        self.completed.wait_for(|| (self.remaining.get() == 0).then_some(())).await;
+        self.completed.wait_for(|| (self.remaining_blocks.get() == 0).then_some(())).await;
         self.failure.borrow_mut().take().map_or(Ok(()), Err)
     }
 }
@@ -130,9 +130,9 @@ mod tests {
                 waits.put(BlockNo(0), merged);
             }
         }
-        assert_eq!(wait.remaining.get(), 1);
+        assert_eq!(wait.remaining_blocks.get(), 1);
         waits.take_waits(BlockNo(0)..BlockNo(8)).iter().for_each(|wait| wait.finish_one(Ok(&())));
-        assert!(wait.remaining.get() == 0 && waits.is_empty());
+        assert!(wait.remaining_blocks.get() == 0 && waits.is_empty());
     }
 
     #[test]
@@ -143,6 +143,6 @@ mod tests {
         let taken = waits.take_waits(BlockNo(0)..BlockNo(9));
         assert_eq!((taken.len(), waits.contains(BlockNo(9)), waits.contains(BlockNo(1))), (2, true, false));
         taken.iter().for_each(|wait| wait.finish_one(Ok(&())));
-        assert_eq!(wait.remaining.get(), 1);
+        assert_eq!(wait.remaining_blocks.get(), 1);
     }
 }

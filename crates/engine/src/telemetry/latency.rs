@@ -75,25 +75,25 @@ impl OpKind {
 /// The time that one request spends in each step.
 pub struct LatencyTrace {
     started_at: Nanos,
-    last: Cell<Nanos>,
-    spent: [Cell<Nanos>; Step::ALL.len()],
+    last_recorded_at: Cell<Nanos>,
+    time_spent: [Cell<Nanos>; Step::ALL.len()],
 }
 
 impl LatencyTrace {
     /// Starts the trace of a request.
     pub fn new(now: Nanos) -> Self {
-        LatencyTrace { started_at: now, last: Cell::new(now), spent: Default::default() }
+        LatencyTrace { started_at: now, last_recorded_at: Cell::new(now), time_spent: Default::default() }
     }
 
     /// Adds the time since the last call to `step`.
     pub fn record(&self, step: Step, now: Nanos) {
-        let spent = &self.spent[step as usize];
-        spent.set(spent.get() + now.since(self.last.replace(now)));
+        let spent = &self.time_spent[step as usize];
+        spent.set(spent.get() + now.since(self.last_recorded_at.replace(now)));
     }
 
     /// Moves `time` from one step to another: a part of `from` was in fact spent in `to`.
     pub fn move_time(&self, from: Step, to: Step, time: Nanos) {
-        let (from, to) = (&self.spent[from as usize], &self.spent[to as usize]);
+        let (from, to) = (&self.time_spent[from as usize], &self.time_spent[to as usize]);
         let time = time.min(from.get());
         from.set(from.get().since(time));
         to.set(to.get() + time);
@@ -101,12 +101,12 @@ impl LatencyTrace {
 
     /// Leaves the time since the last call out of all steps.
     pub fn skip(&self, now: Nanos) {
-        self.last.set(now);
+        self.last_recorded_at.set(now);
     }
 
     /// Time for which the volume's limit and requests of other volumes held the request.
-    pub fn held(&self) -> Nanos {
-        self.spent[Step::Limit as usize].get() + self.spent[Step::Shares as usize].get()
+    pub fn held_time(&self) -> Nanos {
+        self.time_spent[Step::Limit as usize].get() + self.time_spent[Step::Shares as usize].get()
     }
 
     /// Time since the start of the trace.
@@ -116,7 +116,7 @@ impl LatencyTrace {
 
     /// The step in which the request waited longest, and the time spent in it.
     pub(super) fn longest(&self) -> (Step, Nanos) {
-        let spent = Step::ALL.iter().map(|(_, step)| (*step, self.spent[*step as usize].get()));
+        let spent = Step::ALL.iter().map(|(_, step)| (*step, self.time_spent[*step as usize].get()));
         spent.max_by_key(|(_, spent)| *spent).expect("the list of steps is not empty")
     }
 }
@@ -133,6 +133,6 @@ mod tests {
         trace.record(Step::Gate, at(6));
         trace.record(Step::Backing, at(16));
         trace.move_time(Step::Backing, Step::Shares, at(3));
-        assert_eq!((trace.held(), trace.elapsed(at(17))), (at(8), at(17)));
+        assert_eq!((trace.held_time(), trace.elapsed(at(17))), (at(8), at(17)));
     }
 }

@@ -1,4 +1,4 @@
-//! Latency of client requests: what the client sees, and how much of it is service and how much is held time.
+//! Latency of client requests: the total that clients see, with its service time and held time.
 //!
 //! *Held* is the time for which the volume's limit, or requests of other volumes by their shares, kept a request back.
 //! The rest is *service*. Few volumes hold requests, so the two histograms exist from the first held request on.
@@ -10,7 +10,7 @@ use seam::Nanos;
 use crate::histogram::{BucketCounts, LayoutHistogram};
 
 /// Latency of a request that is served without a clock reading.
-const UNMEASURED: Nanos = Nanos::from_micros(1);
+const UNMEASURED_LATENCY: Nanos = Nanos::from_micros(1);
 
 /// Latencies of one kind of request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct LatencyParts {
 /// Counts latencies of one kind of request.
 #[derive(Default)]
 pub struct RequestLatency {
-    unmeasured: Cell<u64>,
+    unmeasured_requests: Cell<u64>,
     total: LayoutHistogram,
     held_requests: OnceCell<Box<HeldRequests>>,
 }
@@ -49,17 +49,17 @@ struct HeldRequests {
 impl RequestLatency {
     /// Counts a request that was served without waiting: too short for a clock reading, it counts as 1 us.
     pub fn add_unmeasured(&self) {
-        self.unmeasured.set(self.unmeasured.get() + 1);
+        self.unmeasured_requests.set(self.unmeasured_requests.get() + 1);
     }
 
     /// Counts a request that took `total`, of which it was held for `held`.
     pub fn add(&self, total: Nanos, held: Nanos) {
-        let total = total.max(UNMEASURED);
+        let total = total.max(UNMEASURED_LATENCY);
         self.total.add(total);
         if held > Nanos::ZERO {
             let requests = self.held_requests.get_or_init(Box::default);
             requests.total.add(total);
-            requests.service.add(total.since(held).max(UNMEASURED));
+            requests.service.add(total.since(held).max(UNMEASURED_LATENCY));
             requests.held.add(held);
         }
     }
@@ -68,7 +68,7 @@ impl RequestLatency {
     pub fn stats(&self) -> LatencyStats {
         let total = LayoutHistogram::default();
         total.add_all(&self.total);
-        total.add_times(UNMEASURED, self.unmeasured.get());
+        total.add_times(UNMEASURED_LATENCY, self.unmeasured_requests.get());
         let parts = self.held_requests.get().map(|requests| {
             let (service, held) = (LayoutHistogram::default(), LayoutHistogram::default());
             service.add_all(&total);

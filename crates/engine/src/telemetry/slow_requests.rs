@@ -10,13 +10,13 @@ use crate::ByteOffset;
 /// Number of requests kept.
 const REQUESTS_MAX: usize = 100;
 /// Time for which they are kept.
-const HOUR: Nanos = Nanos::from_secs(3_600);
+const RETENTION: Nanos = Nanos::from_secs(3_600);
 
 /// A slow request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlowRequest {
     /// End of the request.
-    pub ended: Nanos,
+    pub ended_at: Nanos,
     /// Its duration.
     pub latency: Nanos,
     /// Its operation.
@@ -24,11 +24,11 @@ pub struct SlowRequest {
     /// First byte.
     pub at: ByteOffset,
     /// Length in bytes.
-    pub len: u64,
+    pub len_bytes: u64,
     /// The step in which it waited longest.
     pub step: Step,
     /// Time spent in that step.
-    pub waited: Nanos,
+    pub step_wait: Nanos,
 }
 
 /// The slowest requests of one volume.
@@ -38,19 +38,19 @@ pub struct SlowRequests {
     /// Duration above which a request enters the list.
     threshold: Cell<Nanos>,
     /// Time at which the oldest entry expires.
-    expires: Cell<Nanos>,
+    expires_at: Cell<Nanos>,
 }
 
 impl SlowRequests {
     /// Records a request that has ended.
-    pub fn record(&self, trace: &LatencyTrace, op: OpKind, at: ByteOffset, len: u64, now: Nanos) {
+    pub fn record(&self, trace: &LatencyTrace, op: OpKind, at: ByteOffset, len_bytes: u64, now: Nanos) {
         let latency = trace.elapsed(now);
-        if latency == Nanos::ZERO || (latency <= self.threshold.get() && now < self.expires.get()) {
+        if latency == Nanos::ZERO || (latency <= self.threshold.get() && now < self.expires_at.get()) {
             return;
         }
         let (step, waited) = trace.longest();
         let mut requests = self.requests.borrow_mut();
-        requests.retain(|slow| slow.ended + HOUR > now);
+        requests.retain(|slow| slow.ended_at + RETENTION > now);
         if requests.len() >= REQUESTS_MAX {
             let fastest = (0..requests.len()).min_by_key(|index| requests[*index].latency).expect("the list is full");
             if requests[fastest].latency < latency {
@@ -58,20 +58,20 @@ impl SlowRequests {
             }
         }
         if requests.len() < REQUESTS_MAX {
-            requests.push(SlowRequest { ended: now, latency, op, at, len, step, waited });
+            requests.push(SlowRequest { ended_at: now, latency, op, at, len_bytes, step, step_wait: waited });
         }
         let is_full = requests.len() == REQUESTS_MAX;
         let threshold = requests.iter().map(|slow| slow.latency).min().filter(|_| is_full);
         self.threshold.set(threshold.unwrap_or(Nanos::ZERO));
-        let oldest = requests.iter().map(|slow| slow.ended).min();
-        self.expires.set(oldest.map_or(now, |oldest| oldest + HOUR));
+        let oldest = requests.iter().map(|slow| slow.ended_at).min();
+        self.expires_at.set(oldest.map_or(now, |oldest| oldest + RETENTION));
     }
 
     /// The slowest requests of the last hour, in descending order of duration.
     pub fn list(&self, now: Nanos) -> Vec<SlowRequest> {
         let mut list: Vec<SlowRequest> =
-            self.requests.borrow().iter().filter(|slow| slow.ended + HOUR > now).copied().collect();
-        list.sort_by_key(|slow| std::cmp::Reverse((slow.latency, slow.ended)));
+            self.requests.borrow().iter().filter(|slow| slow.ended_at + RETENTION > now).copied().collect();
+        list.sort_by_key(|slow| std::cmp::Reverse((slow.latency, slow.ended_at)));
         list
     }
 }
@@ -99,7 +99,7 @@ mod tests {
         let list = slow.list(Nanos::from_secs(1_002));
         assert_eq!(list.len(), 100);
         assert_eq!(
-            (list[0].latency, list[0].step, list[0].waited),
+            (list[0].latency, list[0].step, list[0].step_wait),
             (Nanos::from_millis(1_001), Step::Backing, Nanos::from_millis(1_000))
         );
         assert_eq!((list[99].latency, list[99].step), (Nanos::from_millis(902), Step::Flash));

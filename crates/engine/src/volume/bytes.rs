@@ -19,12 +19,12 @@ const SECTOR: u64 = SECTOR_BYTES as u64;
 
 impl<S: Seam> Volume<S> {
     /// Like [`Volume::read_now`], for any bytes.
-    pub fn read_bytes_now(&self, at: ByteOffset, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
-        let Ok(around) = round_out(at, len as u64) else { return false };
+    pub fn read_bytes_now(&self, at: ByteOffset, len_bytes: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
+        let Ok(around) = round_out(at, len_bytes as u64) else { return false };
         let before = out.len();
         let is_read = self.read_now(around.start, len_of(&around), out);
         if is_read {
-            trim_pieces(out, before, at.since(around.start) as usize, len);
+            trim_pieces(out, before, at.since(around.start) as usize, len_bytes);
         }
         is_read
     }
@@ -33,12 +33,12 @@ impl<S: Seam> Volume<S> {
     pub async fn read_bytes(
         &self,
         at: ByteOffset,
-        len: usize,
+        len_bytes: usize,
         out: &mut Vec<Piece<S::Block>>,
     ) -> Result<(), RequestError> {
-        let (around, before) = (round_out(at, len as u64)?, out.len());
+        let (around, before) = (round_out(at, len_bytes as u64)?, out.len());
         self.read(around.start, len_of(&around), out).await?;
-        trim_pieces(out, before, at.since(around.start) as usize, len);
+        trim_pieces(out, before, at.since(around.start) as usize, len_bytes);
         Ok(())
     }
 
@@ -56,7 +56,7 @@ impl<S: Seam> Volume<S> {
         trace.record(Step::Gate, self.now());
         let result = self.write_merged(&around, at, bytes, flags, &trace).await;
         self.0.shard.slow_requests.record(&trace, OpKind::Write, at, bytes.len() as u64, self.now());
-        self.count(result)
+        self.count_error(result)
     }
 
     /// Writes the sectors `around` with `bytes` merged into them. The caller has locked the range.
@@ -90,14 +90,14 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Like [`Volume::zero`], for any bytes.
-    pub async fn zero_bytes(&self, at: ByteOffset, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
-        let around = round_out(at, len)?;
+    pub async fn zero_bytes(&self, at: ByteOffset, len_bytes: u64, flags: ZeroFlags) -> Result<(), RequestError> {
+        let around = round_out(at, len_bytes)?;
         self.check_write(around.start, bytes_of(&around))?;
-        let (end, inside) = (at.plus(len), round_in(at, len));
+        let (end, inside) = (at.plus(len_bytes), round_in(at, len_bytes));
         let write = WriteFlags { fua: flags.fua, ..WriteFlags::default() };
         if inside.is_empty() {
             // The range contains no whole sector.
-            return self.write_bytes(at, &vec![0; len as usize], write).await;
+            return self.write_bytes(at, &vec![0; len_bytes as usize], write).await;
         }
         // The whole sectors come first: only this call may fail because the backing has no fast zeroes.
         self.zero(inside.start, bytes_of(&inside), flags).await?;
@@ -110,8 +110,8 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Like [`Volume::discard`], for the whole sectors in the range; the edges stay unchanged.
-    pub async fn discard_bytes(&self, at: ByteOffset, len: u64, flags: WriteFlags) -> Result<(), RequestError> {
-        let (around, inside) = (round_out(at, len)?, round_in(at, len));
+    pub async fn discard_bytes(&self, at: ByteOffset, len_bytes: u64, flags: WriteFlags) -> Result<(), RequestError> {
+        let (around, inside) = (round_out(at, len_bytes)?, round_in(at, len_bytes));
         self.check_write(around.start, bytes_of(&around))?;
         if inside.is_empty() {
             return Ok(());
@@ -120,16 +120,20 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Like [`Volume::prefetch`], for any bytes.
-    pub async fn prefetch_bytes(&self, at: ByteOffset, len: u64) -> Result<(), RequestError> {
-        let around = round_out(at, len)?;
+    pub async fn prefetch_bytes(&self, at: ByteOffset, len_bytes: u64) -> Result<(), RequestError> {
+        let around = round_out(at, len_bytes)?;
         self.prefetch(around.start, bytes_of(&around)).await
     }
 
     /// Like [`Volume::allocation`], for any bytes: runs that cover a prefix of them.
-    pub async fn allocation_bytes(&self, at: ByteOffset, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
-        let around = round_out(at, len)?;
+    pub async fn allocation_bytes(
+        &self,
+        at: ByteOffset,
+        len_bytes: u64,
+    ) -> Result<Vec<AllocationExtent>, RequestError> {
+        let around = round_out(at, len_bytes)?;
         let mut runs = self.allocation(around.start, bytes_of(&around)).await?;
-        let (mut skipped, mut remaining) = (at.since(around.start), len);
+        let (mut skipped, mut remaining) = (at.since(around.start), len_bytes);
         for run in &mut runs {
             run.len_bytes -= std::mem::take(&mut skipped);
             run.len_bytes = run.len_bytes.min(remaining);
@@ -141,14 +145,14 @@ impl<S: Seam> Volume<S> {
 }
 
 /// The range rounded out to whole sectors.
-fn round_out(at: ByteOffset, len: u64) -> Result<Range<ByteOffset>, RequestError> {
-    let end = at.checked_plus(len).and_then(|end| end.checked_align_up(SECTOR)).ok_or(RequestError::Invalid)?;
-    if len == 0 { Err(RequestError::Invalid) } else { Ok(at.align_down(SECTOR)..end) }
+fn round_out(at: ByteOffset, len_bytes: u64) -> Result<Range<ByteOffset>, RequestError> {
+    let end = at.checked_plus(len_bytes).and_then(|end| end.checked_align_up(SECTOR)).ok_or(RequestError::Invalid)?;
+    if len_bytes == 0 { Err(RequestError::Invalid) } else { Ok(at.align_down(SECTOR)..end) }
 }
 
 /// The range rounded in to whole sectors; empty if it contains none.
-fn round_in(at: ByteOffset, len: u64) -> Range<ByteOffset> {
-    at.align_up(SECTOR)..at.plus(len).align_down(SECTOR)
+fn round_in(at: ByteOffset, len_bytes: u64) -> Range<ByteOffset> {
+    at.align_up(SECTOR)..at.plus(len_bytes).align_down(SECTOR)
 }
 
 fn len_of(range: &Range<ByteOffset>) -> usize {
@@ -159,14 +163,15 @@ fn bytes_of(range: &Range<ByteOffset>) -> u64 {
     range.end.since(range.start)
 }
 
-/// Trims the pieces from `first` on to the `len` bytes after the first `skip`. Less than a sector is cut at each end.
-fn trim_pieces<B>(pieces: &mut [Piece<B>], first: usize, skip: usize, len: usize) {
-    let pieces = &mut pieces[first..];
-    let surplus = pieces.iter().map(Piece::len).sum::<usize>() - skip - len;
-    assert!(skip < SECTOR_BYTES && surplus < SECTOR_BYTES, "more than the edges of sectors is left out");
+/// Trims the pieces from `first_piece` on to the `len` bytes after the first `skipped_bytes`. Less than a sector is cut
+/// at each end.
+fn trim_pieces<B>(pieces: &mut [Piece<B>], first_piece: usize, skipped_bytes: usize, len: usize) {
+    let pieces = &mut pieces[first_piece..];
+    let surplus = pieces.iter().map(Piece::len).sum::<usize>() - skipped_bytes - len;
+    assert!(skipped_bytes < SECTOR_BYTES && surplus < SECTOR_BYTES, "more than the edges of sectors is left out");
     if let Some(piece) = pieces.first_mut() {
-        piece.start += skip as u16;
-        piece.len -= skip as u16;
+        piece.start += skipped_bytes as u16;
+        piece.len -= skipped_bytes as u16;
     }
     if let Some(piece) = pieces.last_mut() {
         piece.len -= surplus as u16;

@@ -20,7 +20,7 @@ enum GateState {
 #[derive(Default)]
 pub struct Gate {
     state: Cell<GateState>,
-    in_progress: Cell<u64>,
+    requests_in_progress: Cell<u64>,
     changed: Signal,
 }
 
@@ -47,7 +47,7 @@ impl Gate {
         if self.state.get() == GateState::Closed {
             return Err(RequestError::ShuttingDown);
         }
-        self.in_progress.set(self.in_progress.get() + 1);
+        self.requests_in_progress.set(self.requests_in_progress.get() + 1);
         Ok(RequestInProgress(self))
     }
 
@@ -86,7 +86,7 @@ impl Gate {
     }
 
     async fn wait_until_empty(&self) {
-        self.changed.wait_for(|| (self.in_progress.get() == 0).then_some(())).await;
+        self.changed.wait_for(|| (self.requests_in_progress.get() == 0).then_some(())).await;
     }
 }
 
@@ -100,8 +100,8 @@ impl ClosedGate<'_> {
 
 impl Drop for RequestInProgress<'_> {
     fn drop(&mut self) {
-        self.0.in_progress.set(self.0.in_progress.get() - 1);
-        if self.0.in_progress.get() == 0 {
+        self.0.requests_in_progress.set(self.0.requests_in_progress.get() - 1);
+        if self.0.requests_in_progress.get() == 0 {
             self.0.changed.notify();
         }
     }

@@ -16,7 +16,7 @@ use crate::telemetry::OpKind;
 /// fewer blocks.
 pub const HEAT_PARTS: usize = 64;
 /// Duration of a row.
-pub const HEAT_ROW: Nanos = Nanos::from_secs(60);
+pub const HEAT_ROW_DURATION: Nanos = Nanos::from_secs(60);
 /// Maximum number of rows: 31 KiB.
 pub const HEAT_ROWS_MAX: usize = 60;
 
@@ -44,8 +44,8 @@ pub struct HeatStats {
 #[derive(Default)]
 pub(super) struct Heat {
     /// Binary logarithm of a part's size in bytes.
-    shift: Cell<u32>,
-    minute: Cell<u64>,
+    part_bytes_log2: Cell<u32>,
+    current_minute: Cell<u64>,
     rows: RefCell<VecDeque<HeatRow>>,
 }
 
@@ -57,36 +57,36 @@ impl Heat {
             return;
         }
         let mut rows = self.rows.borrow_mut();
-        let minute = self.minute.get();
+        let minute = self.current_minute.get();
         if rows.back().is_none_or(|row| row.minute != minute) {
             begin_row(&mut rows, minute);
         }
         let row = rows.back_mut().expect("the minute has a row");
         let counts = if op == OpKind::Read { &mut row.reads } else { &mut row.writes };
         // Until the next [`Heat::advance`], requests past the last part of a grown volume count in the last part.
-        let count = &mut counts[((at.0 >> self.shift.get()) as usize).min(HEAT_PARTS - 1)];
+        let count = &mut counts[((at.0 >> self.part_bytes_log2.get()) as usize).min(HEAT_PARTS - 1)];
         *count = count.saturating_add(1);
     }
 
     /// Advances the clock: later requests count in the minute of `now`. Enlarges the parts if the volume has grown.
     pub fn advance(&self, now: Nanos, size_bytes: u64) {
-        let minute = now.0 / HEAT_ROW.0;
-        self.minute.set(minute);
+        let minute = now.0 / HEAT_ROW_DURATION.0;
+        self.current_minute.set(minute);
         let mut rows = self.rows.borrow_mut();
         while rows.front().is_some_and(|row| row.minute + HEAT_ROWS_MAX as u64 <= minute) {
             rows.pop_front();
         }
-        let shift = self.shift.get().max(BLOCK_BYTES.ilog2());
+        let shift = self.part_bytes_log2.get().max(BLOCK_BYTES.ilog2());
         let new_shift = shift.max(size_bytes.div_ceil(HEAT_PARTS as u64).max(1).next_power_of_two().ilog2());
-        for _ in self.shift.get()..new_shift {
+        for _ in self.part_bytes_log2.get()..new_shift {
             rows.iter_mut().flat_map(|row| [&mut row.reads, &mut row.writes]).for_each(merge_pairs);
         }
-        self.shift.set(new_shift);
+        self.part_bytes_log2.set(new_shift);
     }
 
     /// The recent requests.
     pub fn stats(&self) -> HeatStats {
-        HeatStats { part_bytes: 1 << self.shift.get(), rows: self.rows.borrow().iter().cloned().collect() }
+        HeatStats { part_bytes: 1 << self.part_bytes_log2.get(), rows: self.rows.borrow().iter().cloned().collect() }
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn minute(number: u64) -> Nanos {
-        Nanos(HEAT_ROW.0 * number)
+        Nanos(HEAT_ROW_DURATION.0 * number)
     }
 
     #[test]

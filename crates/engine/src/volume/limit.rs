@@ -24,9 +24,9 @@ pub struct LimitQueue {
     /// True while the task that admits waiting requests runs.
     is_pacing: Cell<bool>,
     /// Number of requests that waited.
-    pub waits: Cell<u64>,
+    pub waited_requests: Cell<u64>,
     /// Total time that they waited.
-    pub waited: Cell<Nanos>,
+    pub total_wait: Cell<Nanos>,
 }
 
 impl LimitQueue {
@@ -52,23 +52,23 @@ impl LimitQueue {
         self.queue.take().iter().for_each(|(_, waiter)| waiter.set());
     }
 
-    /// Waits until the limit admits a request of `bytes`; returns the time waited.
-    pub async fn wait<S: Seam>(self: &Rc<Self>, seam: &S, bytes: u64) -> Nanos {
+    /// Waits until the limit admits a request of `request_bytes`; returns the time waited.
+    pub async fn wait<S: Seam>(self: &Rc<Self>, seam: &S, request_bytes: u64) -> Nanos {
         let since = seam.now();
         if !self.is_pacing.get() {
             let mut limiter = self.limiter.borrow_mut();
-            if limiter.next_at(bytes) <= since {
-                limiter.take(since, bytes);
+            if limiter.next_at(request_bytes) <= since {
+                limiter.take(since, request_bytes);
                 return Nanos::ZERO;
             }
         }
         let waiter = Rc::<OneShotEvent>::default();
-        self.queue.borrow_mut().push_back((bytes, Rc::clone(&waiter)));
+        self.queue.borrow_mut().push_back((request_bytes, Rc::clone(&waiter)));
         self.start_pacing(seam);
         waiter.wait().await;
         let waited = seam.now().since(since);
-        self.waits.set(self.waits.get() + 1);
-        self.waited.set(self.waited.get() + waited);
+        self.waited_requests.set(self.waited_requests.get() + 1);
+        self.total_wait.set(self.total_wait.get() + waited);
         waited
     }
 

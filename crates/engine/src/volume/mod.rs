@@ -19,6 +19,7 @@ use crate::memory::{BlockNo, PREFETCHED_ENTRIES_MAX};
 use crate::policy::Admit;
 use crate::policy::curve::VolumeCurves;
 use crate::shard::core_state::CoreState;
+use crate::shard::flush_progress::BackgroundFlushes;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef, blocks_of};
 use crate::spec::Sabotage;
@@ -76,7 +77,7 @@ impl<S: Seam> Volume<S> {
     pub(crate) fn new(core: Rc<CoreState<S>>, number: u32, spec: VolumeSpec, backing: Backing<S>) -> Self {
         let geometry = backing.disk.geometry();
         let shard = Rc::new(Shard {
-            number,
+            volume_number: number,
             volume_id: spec.volume_id,
             dispatch: Dispatch::new(geometry.queue_depth),
             datastore: Default::default(),
@@ -85,12 +86,12 @@ impl<S: Seam> Volume<S> {
             mode: Cell::new(spec.mode),
             has_log: core.has_log() && spec.allows_log,
             is_changing: Cell::default(),
-            defer: spec.defer,
+            deferral_age: spec.defer,
             state: RefCell::new(State::new(backing.disk.connection_epoch())),
             throttle: Default::default(),
             retry: Default::default(),
-            streams: Default::default(),
-            work: Default::default(),
+            read_streams: Default::default(),
+            destage_work: Default::default(),
             progress: Default::default(),
             flush_batcher: Default::default(),
             counters: Counters::default(),
@@ -103,30 +104,27 @@ impl<S: Seam> Volume<S> {
             ),
             kept_records: Default::default(),
             slow_requests: Default::default(),
-            stopping: Cell::new(false),
+            is_stopping: Cell::new(false),
             draining: Cell::new(false),
-            destage_held: Cell::new(false),
-            background_backing_flush_running: Cell::new(false),
-            background_log_flush_running: Cell::new(false),
+            is_destage_held: Cell::new(false),
+            background_flushes: BackgroundFlushes::new(core.seam().now()),
             partial_blocks: Default::default(),
             is_abandoned: Cell::new(false),
-            next_background_log_flush: Cell::new(Nanos::ZERO),
             log_destage: Default::default(),
             write_streams: Default::default(),
-            last_request: Cell::new(core.seam().now()),
-            last_sync: Cell::new(core.seam().now()),
+            last_request_at: Cell::new(core.seam().now()),
             disk: backing.disk,
             core,
         });
         if shard.core.has_log() {
             let blocks_max = shard.seam().blocks_total();
-            let survives_restart = shard.seam().survives_restart() && !shard.sabotage(Sabotage::OldRecords);
+            let survives_restart = shard.seam().survives_restart() && !shard.has_sabotage(Sabotage::OldRecords);
             let tracker = &mut shard.state.borrow_mut().log_tracker;
             tracker.start_tracking(blocks_max, survives_restart);
-            tracker.sabotage_keep = shard.sabotage(Sabotage::KeepChangedBlock);
+            tracker.is_keep_sabotaged = shard.has_sabotage(Sabotage::KeepChangedBlock);
         }
         shard.apply_memory_quota();
-        shard.seam().spawn(crate::destage::pump::pump(Rc::clone(&shard)));
+        shard.seam().spawn(crate::destage::pump::run_pump(Rc::clone(&shard)));
         crate::backing_check::start(&shard);
         let attached_at = shard.seam().now();
         let heat = Heat::default();
@@ -180,17 +178,17 @@ impl<S: Seam> Volume<S> {
         let block = BLOCK_BYTES as u64;
         let now = shard.seam().now();
         let mut stats = shard.counters.snapshot();
-        shard.with(|state, memory| {
-            let usage = memory.usage(shard.number);
-            stats.memory_bytes = usage.held * block;
-            stats.memory_target_bytes = usage.target.map(|target| target * block);
+        shard.with_state(|state, memory| {
+            let usage = memory.usage(shard.volume_number);
+            stats.memory_bytes = usage.held_blocks * block;
+            stats.memory_target_bytes = usage.target_blocks.map(|target| target * block);
             stats.written_bytes = state.written_blocks() * block;
-            stats.dirty_bytes = state.epochs.unwritten() * block;
+            stats.dirty_bytes = state.epochs.unwritten_units() * block;
             stats.flash_dirty_bytes = state.log_tracker.len() as u64 * block;
             stats.spilled_bytes = state.log_tracker.spilled_blocks() * block;
             stats.spilled_index_bytes = state.log_tracker.index_bytes() as u64;
-            stats.kept_index_bytes = shard.kept_records.borrow().bytes() as u64;
-            let oldest = state.oldest_dirty(memory, shard.number);
+            stats.kept_index_bytes = shard.kept_records.borrow().memory_bytes() as u64;
+            let oldest = state.oldest_dirty(memory, shard.volume_number);
             stats.dirty_age_ms = oldest.map_or(0, |oldest| now.since(oldest).as_millis());
         });
         stats.backing_unanswered_ms = shard.disk.oldest_unanswered().map_or(0, |oldest| now.since(oldest).as_millis());
@@ -198,15 +196,15 @@ impl<S: Seam> Volume<S> {
         let unproven_ms = shard.disk.unproven_for().map_or(0, Nanos::as_millis);
         stats.backing_unanswered_ms = stats.backing_unanswered_ms.max(unproven_ms);
         stats.qos = QosStats {
-            limit_waits: limit_queue.waits.get(),
-            limit_waited_us: limit_queue.waited.get().as_micros(),
+            limit_waits: limit_queue.waited_requests.get(),
+            limit_waited_us: limit_queue.total_wait.get().as_micros(),
             share_waits: counters.share_waits.get(),
             share_waited_us: counters.share_waited_us.get(),
         };
         stats.flash = FlashStats { logged_bytes: shard.counters.logged_bytes.get(), ..shard.flash_tier.stats() };
         stats.problems.extend(shard.flash_tier.drop_reason().map(VolumeProblem::PagesDropped));
         stats.problems.extend(shard.disk.lost().map(|error| VolumeProblem::BackingLost(error.to_string())));
-        if shard.retry.is_paused(now) || !shard.state.borrow().failed.is_empty() {
+        if shard.retry.is_paused(now) || !shard.state.borrow().failures.is_empty() {
             let error = shard.counters.last_error.borrow().clone();
             let error = error.map_or_else(|| "unknown".to_owned(), |error| error.to_string());
             stats.problems.push(VolumeProblem::DestageFailing { error, dirty_bytes: stats.dirty_bytes });
@@ -232,9 +230,9 @@ impl<S: Seam> Volume<S> {
 
     /// Counts an admissible request of a client, and records it if a trace is open. Front ends call it once a request,
     /// since they may serve a request in pieces.
-    pub fn record_request(&self, op: OpKind, at: ByteOffset, len: u64) {
+    pub fn record_request(&self, op: OpKind, at: ByteOffset, len_bytes: u64) {
         self.0.heat.record(op, at);
-        self.0.tap.record(|| self.now(), op, at, len);
+        self.0.tap.record(|| self.now(), op, at, len_bytes);
     }
 
     /// Advances the clock of the heat map. The sampler of the volume calls it, because requests do not read the clock.
@@ -271,78 +269,85 @@ impl<S: Seam> Volume<S> {
         for (block, at) in blocks.iter_mut().zip(offsets) {
             *block = at.block();
         }
-        self.0.shard.with(|_, memory| memory.prefetch_index_entries(self.0.shard.number, &blocks[..count]));
+        self.0
+            .shard
+            .with_state(|_, memory| memory.prefetch_index_entries(self.0.shard.volume_number, &blocks[..count]));
     }
 
-    /// Reads `len` bytes from `at` on if all are in memory: appends them to `out` and returns true. Otherwise it leaves
-    /// `out` unchanged. Returns false for a request that [`Volume::read`] would refuse.
-    pub fn read_now(&self, at: ByteOffset, len: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
-        self.is_free() && self.check(at, len as u64).is_ok() && self.0.shard.read_now(at, len, out)
+    /// Reads `len_bytes` bytes from `at` on if all are in memory: appends them to `out` and returns true. Otherwise it
+    /// leaves `out` unchanged. Returns false for a request that [`Volume::read`] would refuse.
+    pub fn read_now(&self, at: ByteOffset, len_bytes: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
+        self.is_free() && self.check_range(at, len_bytes as u64).is_ok() && self.0.shard.read_now(at, len_bytes, out)
     }
 
-    /// Reads `len` bytes from `at` on and appends them to `out`, split at block boundaries.
-    pub async fn read(&self, at: ByteOffset, len: usize, out: &mut Vec<Piece<S::Block>>) -> Result<(), RequestError> {
-        self.read_with(at, len, out, true).await
+    /// Reads `len_bytes` bytes from `at` on and appends them to `out`, split at block boundaries.
+    pub async fn read(
+        &self,
+        at: ByteOffset,
+        len_bytes: usize,
+        out: &mut Vec<Piece<S::Block>>,
+    ) -> Result<(), RequestError> {
+        self.read_with(at, len_bytes, out, true).await
     }
 
     /// Like [`Volume::read`], for content that will not be read again: blocks that miss are not cached.
     pub async fn read_once(
         &self,
         at: ByteOffset,
-        len: usize,
+        len_bytes: usize,
         out: &mut Vec<Piece<S::Block>>,
     ) -> Result<(), RequestError> {
-        self.read_with(at, len, out, false).await
+        self.read_with(at, len_bytes, out, false).await
     }
 
     async fn read_with(
         &self,
         at: ByteOffset,
-        len: usize,
+        len_bytes: usize,
         out: &mut Vec<Piece<S::Block>>,
-        keep: bool,
+        may_admit: bool,
     ) -> Result<(), RequestError> {
         let trace = LatencyTrace::new(self.now());
-        self.wait_for_limit(len as u64, &trace).await;
+        self.wait_for_limit(len_bytes as u64, &trace).await;
         let _inside = self.enter().await?;
-        self.check(at, len as u64)?;
+        self.check_range(at, len_bytes as u64)?;
         trace.record(Step::Gate, self.now());
-        let result = self.0.shard.read(at, len, out, keep, &trace).await;
+        let result = self.0.shard.read(at, len_bytes, out, may_admit, &trace).await;
         let now = self.now();
-        self.0.shard.counters.read_latency.add(trace.elapsed(now), trace.held());
-        self.0.shard.slow_requests.record(&trace, OpKind::Read, at, len as u64, now);
-        self.count(result)
+        self.0.shard.counters.read_latency.add(trace.elapsed(now), trace.held_time());
+        self.0.shard.slow_requests.record(&trace, OpKind::Read, at, len_bytes as u64, now);
+        self.count_error(result)
     }
 
     /// Buffers for the content of a write of whole blocks ([`crate::OwnedBlocks`]); `None` if too few are free now.
-    pub fn buffers(&self, count: usize) -> Option<Vec<S::BlockMut>> {
-        self.0.shard.with(|_, memory| (0..count).map(|_| memory.alloc()).collect())
+    pub fn try_alloc_buffers(&self, count: usize) -> Option<Vec<S::BlockMut>> {
+        self.0.shard.with_state(|_, memory| (0..count).map(|_| memory.alloc()).collect())
     }
 
     /// Writes if that needs no waiting. Otherwise it returns false, and the caller makes the same write by
     /// [`Volume::write`].
-    pub fn write_now(&self, at: ByteOffset, len: usize, source: &mut impl WriteSource<S>) -> bool {
-        let is_allowed = self.is_free() && self.check_write(at, len as u64).is_ok();
-        is_allowed && self.0.locks.is_free(&at.run(len as u64)) && self.0.shard.write_now(at, len, source)
+    pub fn write_now(&self, at: ByteOffset, len_bytes: usize, source: &mut impl WriteSource<S>) -> bool {
+        let is_allowed = self.is_free() && self.check_write(at, len_bytes as u64).is_ok();
+        is_allowed && self.0.locks.is_free(&at.run(len_bytes as u64)) && self.0.shard.write_now(at, len_bytes, source)
     }
 
-    /// Writes `len` bytes at `at`.
+    /// Writes `len_bytes` bytes at `at`.
     pub async fn write(
         &self,
         at: ByteOffset,
-        len: usize,
+        len_bytes: usize,
         flags: WriteFlags,
         source: &mut impl WriteSource<S>,
     ) -> Result<(), RequestError> {
         let trace = LatencyTrace::new(self.now());
-        self.wait_for_limit(len as u64, &trace).await;
+        self.wait_for_limit(len_bytes as u64, &trace).await;
         let _inside = self.enter().await?;
-        self.check_write(at, len as u64)?;
-        let _range_lock = self.0.locks.lock_shared(at.run(len as u64)).await;
+        self.check_write(at, len_bytes as u64)?;
+        let _range_lock = self.0.locks.lock_shared(at.run(len_bytes as u64)).await;
         trace.record(Step::Gate, self.now());
-        let result = self.0.shard.write(at, len, flags, source, &trace).await;
-        self.0.shard.slow_requests.record(&trace, OpKind::Write, at, len as u64, self.now());
-        self.count(result)
+        let result = self.0.shard.write(at, len_bytes, flags, source, &trace).await;
+        self.0.shard.slow_requests.record(&trace, OpKind::Write, at, len_bytes as u64, self.now());
+        self.count_error(result)
     }
 
     /// Makes all writes acknowledged before this call durable. Under `write-back-volatile` it makes nothing durable, by
@@ -355,43 +360,43 @@ impl<S: Seam> Volume<S> {
         let result = self.0.shard.flush().await;
         trace.record(step, self.now());
         self.0.shard.slow_requests.record(&trace, OpKind::Flush, ByteOffset::ZERO, 0, self.now());
-        self.count(result)
+        self.count_error(result)
     }
 
-    /// Makes `len` bytes from `at` on read as zeroes.
-    pub async fn zero(&self, at: ByteOffset, len: u64, flags: ZeroFlags) -> Result<(), RequestError> {
+    /// Makes `len_bytes` bytes from `at` on read as zeroes.
+    pub async fn zero(&self, at: ByteOffset, len_bytes: u64, flags: ZeroFlags) -> Result<(), RequestError> {
         // One request that moves no data, regardless of its length.
         self.wait_for_limit(0, &LatencyTrace::new(self.now())).await;
         let _inside = self.enter().await?;
-        self.check_write(at, len)?;
-        let _range_lock = self.0.locks.lock_shared(at.run(len)).await;
-        let result = self.0.shard.zero(at, len, flags).await;
-        self.count(result)
+        self.check_write(at, len_bytes)?;
+        let _range_lock = self.0.locks.lock_shared(at.run(len_bytes)).await;
+        let result = self.0.shard.zero(at, len_bytes, flags).await;
+        self.count_error(result)
     }
 
-    /// Releases `len` bytes from `at` on; they read as zeroes afterwards.
-    pub async fn discard(&self, at: ByteOffset, len: u64, flags: WriteFlags) -> Result<(), RequestError> {
-        self.zero(at, len, ZeroFlags { fua: flags.fua, may_unmap: true, fast_only: false }).await
+    /// Releases `len_bytes` bytes from `at` on; they read as zeroes afterwards.
+    pub async fn discard(&self, at: ByteOffset, len_bytes: u64, flags: WriteFlags) -> Result<(), RequestError> {
+        self.zero(at, len_bytes, ZeroFlags { fua: flags.fua, may_unmap: true, fast_only: false }).await
     }
 
-    /// Reads `len` bytes from `at` on into memory, as far as there is room. It is a hint: the only error is
+    /// Reads `len_bytes` bytes from `at` on into memory, as far as there is room. It is a hint: the only error is
     /// [`RequestError::Invalid`].
-    pub async fn prefetch(&self, at: ByteOffset, len: u64) -> Result<(), RequestError> {
+    pub async fn prefetch(&self, at: ByteOffset, len_bytes: u64) -> Result<(), RequestError> {
         let _inside = self.enter().await?;
-        self.check(at, len)?;
+        self.check_range(at, len_bytes)?;
         let half_of_memory = (self.0.shard.seam().blocks_total() * BLOCK_BYTES / 2) as u64;
-        let blocks = blocks_of(at, len.min(PREFETCH_BYTES_MAX).min(half_of_memory).max(1));
+        let blocks = blocks_of(at, len_bytes.min(PREFETCH_BYTES_MAX).min(half_of_memory).max(1));
         self.0.shard.fill_absent(blocks, Admit::Normal, Cause::Readahead).await;
         Ok(())
     }
 
-    /// Allocation status of `len` bytes from `at` on, as runs that cover a prefix of it (at least one run). Never
+    /// Allocation status of `len_bytes` bytes from `at` on, as runs that cover a prefix of it (at least one run). Never
     /// reports zero or hole where the newest content differs (R4, docs/rules.md).
-    pub async fn allocation(&self, at: ByteOffset, len: u64) -> Result<Vec<AllocationExtent>, RequestError> {
+    pub async fn allocation(&self, at: ByteOffset, len_bytes: u64) -> Result<Vec<AllocationExtent>, RequestError> {
         let _inside = self.enter().await?;
-        self.check(at, len)?;
-        let result = self.0.shard.allocation(at, len).await;
-        self.count(result)
+        self.check_range(at, len_bytes)?;
+        let result = self.0.shard.allocation(at, len_bytes).await;
+        self.count_error(result)
     }
 
     /// Changes the write policy; destages dirty data first if the new policy requires it.
@@ -431,7 +436,7 @@ impl<S: Seam> Volume<S> {
         if let Some(datastore) = shard.datastore.borrow().as_ref()
             && qos.reservation_iops > self.0.qos.get().reservation_iops
         {
-            datastore.check_reservation(shard.number, qos.reservation_iops)?;
+            datastore.check_reservation(shard.volume_number, qos.reservation_iops)?;
         }
         self.0.qos.set(qos);
         self.0.limit_queue.set_limits(qos.limits, self.now());
@@ -448,27 +453,27 @@ impl<S: Seam> Volume<S> {
         if let Some(old) = old
             && new.is_none_or(|new| !Rc::ptr_eq(&new, &old))
         {
-            old.remove_volume(shard.number);
+            old.remove_volume(shard.volume_number);
         }
     }
 
     fn apply_entitlement(&self) {
         let (shard, qos) = (&self.0.shard, self.0.qos.get());
         if let Some(datastore) = shard.datastore.borrow().as_ref() {
-            datastore.set_volume(shard.number, self.name(), qos.entitlement());
+            datastore.set_volume(shard.volume_number, self.name(), qos.entitlement());
         }
         // A reservation applies to disks, not to flash.
         let flash_entitlement = Qos { reservation_iops: 0, ..qos }.entitlement();
-        shard.core.flash_datastore().set_volume(shard.number, self.name(), flash_entitlement);
+        shard.core.flash_datastore().set_volume(shard.volume_number, self.name(), flash_entitlement);
     }
 
     /// Removes the volume from its datastore and from that of flash.
     pub(crate) fn leave_datastore(&self) {
         let shard = &self.0.shard;
         if let Some(old) = shard.datastore.take() {
-            old.remove_volume(shard.number);
+            old.remove_volume(shard.volume_number);
         }
-        shard.core.flash_datastore().remove_volume(shard.number);
+        shard.core.flash_datastore().remove_volume(shard.volume_number);
     }
 
     /// The memory quota.
@@ -519,17 +524,17 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Runs `work` while requests wait and the backing alone holds all acknowledged data: no recovery destages a block
-    /// that was written before. Returns `None`, and does nothing, if that takes longer than `limit` after most of the
+    /// that was written before. Returns `None`, and does nothing, if that takes longer than `timeout` after most of the
     /// dirty data was destaged.
     pub async fn run_while_complete<T>(
         &self,
-        limit: Nanos,
+        timeout: Nanos,
         work: impl AsyncFnOnce() -> T,
     ) -> Result<Option<T>, RequestError> {
         // Most of the dirty data is destaged while requests are still served.
         self.destage_all().await?;
         let shard = &self.0.shard;
-        let end = shard.seam().now() + limit;
+        let end = shard.seam().now() + timeout;
         let Some(hold) = within(shard.seam().sleep_until(end), self.0.gate.hold()).await else { return Ok(None) };
         let _hold = hold?;
         match shard.leave_log_if_destaged_within(end.since(shard.seam().now())).await {
@@ -563,7 +568,7 @@ impl<S: Seam> Volume<S> {
         let shard = &self.0.shard;
         shard.log_zero_ranges().await;
         shard.draining.set(true);
-        shard.work.notify();
+        shard.destage_work.notify();
         if let Err(error) = shard.leave_log().await {
             shard.draining.set(false);
             closed.open_again();
@@ -611,7 +616,7 @@ impl<S: Seam> Volume<S> {
         }
         if shard.has_only_zeroes_without_evidence() {
             shard.draining.set(true);
-            shard.work.notify();
+            shard.destage_work.notify();
             shard.leave_log_within(ZEROES_TIMEOUT).await;
         }
         shard.stop();
@@ -634,7 +639,7 @@ impl<S: Seam> Volume<S> {
     pub(crate) fn abandon(&self) {
         let shard = &self.0.shard;
         shard.is_abandoned.set(true);
-        shard.destage_held.set(true);
+        shard.is_destage_held.set(true);
         shard.stop();
         shard.core.remove(shard);
     }
@@ -676,9 +681,9 @@ impl<S: Seam> Volume<S> {
             && self.0.shard.disk.unproven_for().is_none()
     }
 
-    async fn wait_for_limit(&self, bytes: u64, trace: &LatencyTrace) {
+    async fn wait_for_limit(&self, request_bytes: u64, trace: &LatencyTrace) {
         if self.0.limit_queue.is_limited() {
-            self.0.limit_queue.wait(self.0.shard.seam(), bytes).await;
+            self.0.limit_queue.wait(self.0.shard.seam(), request_bytes).await;
             trace.record(Step::Limit, self.now());
         }
     }
@@ -705,20 +710,21 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Counts a failed request.
-    fn count<T>(&self, result: Result<T, RequestError>) -> Result<T, RequestError> {
+    fn count_error<T>(&self, result: Result<T, RequestError>) -> Result<T, RequestError> {
         let counters = &self.0.shard.counters;
         counters.add(&counters.errors, u64::from(result.is_err()));
         result
     }
 
-    fn check(&self, at: ByteOffset, len: u64) -> Result<(), RequestError> {
+    fn check_range(&self, at: ByteOffset, len_bytes: u64) -> Result<(), RequestError> {
         let sector = SECTOR_BYTES as u64;
-        let end = at.checked_plus(len).ok_or(RequestError::Invalid)?;
-        let fits = len > 0 && at.is_aligned(sector) && len.is_multiple_of(sector) && end.0 <= self.size_bytes();
+        let end = at.checked_plus(len_bytes).ok_or(RequestError::Invalid)?;
+        let fits =
+            len_bytes > 0 && at.is_aligned(sector) && len_bytes.is_multiple_of(sector) && end.0 <= self.size_bytes();
         if fits { Ok(()) } else { Err(RequestError::Invalid) }
     }
 
-    fn check_write(&self, at: ByteOffset, len: u64) -> Result<(), RequestError> {
-        if self.0.spec.read_only { Err(RequestError::ReadOnly) } else { self.check(at, len) }
+    fn check_write(&self, at: ByteOffset, len_bytes: u64) -> Result<(), RequestError> {
+        if self.0.spec.read_only { Err(RequestError::ReadOnly) } else { self.check_range(at, len_bytes) }
     }
 }

@@ -17,7 +17,7 @@ pub struct RangeLocks<T> {
     queue: RefCell<BTreeMap<u64, Entry<T>>>,
     /// Number of exclusive entries; at zero, no request has to search the queue.
     exclusive_entries: Cell<usize>,
-    next_number: Cell<u64>,
+    next_entry_number: Cell<u64>,
 }
 
 struct Entry<T> {
@@ -43,12 +43,12 @@ impl<T: Copy + Ord> RangeLocks<T> {
     }
 
     async fn enter(&self, range: Range<T>, is_exclusive: bool) -> Guard<'_, T> {
-        let number = self.next_number.get();
-        self.next_number.set(number + 1);
+        let number = self.next_entry_number.get();
+        self.next_entry_number.set(number + 1);
         self.exclusive_entries.set(self.exclusive_entries.get() + usize::from(is_exclusive));
         self.queue.borrow_mut().insert(number, Entry { range: range.clone(), is_exclusive, waker: None });
         // The guard removes the entry even if the caller stops waiting.
-        let guard = Guard { locks: self, number };
+        let guard = Guard { locks: self, entry_number: number };
         poll_fn(|context| {
             if !self.is_blocked(number, &range, is_exclusive) {
                 return Poll::Ready(());
@@ -66,29 +66,31 @@ impl<T: Copy + Ord> RangeLocks<T> {
             return false;
         }
         let queue = self.queue.borrow();
-        queue.range(..number).any(|(_, before)| (before.is_exclusive || is_exclusive) && overlap(&before.range, range))
+        queue
+            .range(..number)
+            .any(|(_, before)| (before.is_exclusive || is_exclusive) && are_overlapping(&before.range, range))
     }
 }
 
-fn overlap<T: Ord>(left: &Range<T>, right: &Range<T>) -> bool {
+fn are_overlapping<T: Ord>(left: &Range<T>, right: &Range<T>) -> bool {
     left.start < right.end && right.start < left.end
 }
 
 /// A lock that is granted or waits in the queue; dropping it releases the range.
 pub struct Guard<'a, T: Copy + Ord> {
     locks: &'a RangeLocks<T>,
-    number: u64,
+    entry_number: u64,
 }
 
 impl<T: Copy + Ord> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         let mut queue = self.locks.queue.borrow_mut();
-        let released = queue.remove(&self.number).expect("a guard has one entry");
+        let released = queue.remove(&self.entry_number).expect("a guard has one entry");
         if released.is_exclusive {
             self.locks.exclusive_entries.set(self.locks.exclusive_entries.get() - 1);
         }
-        for (_, after) in queue.range_mut(self.number..) {
-            if overlap(&after.range, &released.range)
+        for (_, after) in queue.range_mut(self.entry_number..) {
+            if are_overlapping(&after.range, &released.range)
                 && let Some(waker) = after.waker.take()
             {
                 waker.wake();

@@ -48,7 +48,7 @@ pub struct RecordEntry {
     /// The volume's epoch.
     pub epoch: Epoch,
     /// The number of blocks, 1 for data.
-    pub blocks: u32,
+    pub block_count: u32,
     /// The record's kind.
     pub kind: RecordKind,
 }
@@ -59,7 +59,7 @@ pub struct BatchHeader {
     /// Identity of the store.
     pub store: Uuid,
     /// The boot epoch in which it was written.
-    pub boot: BootEpoch,
+    pub boot_epoch: BootEpoch,
     /// +1 with every batch, over all boot epochs.
     pub sequence: Sequence,
     /// Batches with a lower sequence number are dead.
@@ -67,11 +67,11 @@ pub struct BatchHeader {
     /// The log segment that holds the batch.
     pub segment: SegmentNo,
     /// Blocks from the segment's start to the header.
-    pub offset: u32,
+    pub offset_blocks: u32,
     /// Sequence number of the segment's first batch, the segment's generation.
     pub first_sequence: Sequence,
     /// Checksum of the previous batch's header, 0 for the first batch of the log.
-    pub previous: u32,
+    pub previous_checksum: u32,
     /// The last commit of the map journal that was durable when this header was written (R9, docs/rules.md).
     pub journal_commit: CommitNo,
     /// The records of the batch.
@@ -80,17 +80,17 @@ pub struct BatchHeader {
 
 impl BatchHeader {
     /// Blocks of the batch, header included.
-    pub fn blocks(&self) -> u32 {
-        1 + self.data().count() as u32
+    pub fn block_count(&self) -> u32 {
+        1 + self.data_records().count() as u32
     }
 
     /// The records with data: record, block of the segment that holds the data, checksum.
-    pub fn data(&self) -> impl Iterator<Item = (&RecordEntry, u32, u32)> {
+    pub fn data_records(&self) -> impl Iterator<Item = (&RecordEntry, u32, u32)> {
         let data = self.records.iter().filter_map(|record| match record.kind {
             RecordKind::Data { checksum } => Some((record, checksum)),
             _ => None,
         });
-        data.zip(self.offset + 1..).map(|((record, checksum), index)| (record, index, checksum))
+        data.zip(self.offset_blocks + 1..).map(|((record, checksum), index)| (record, index, checksum))
     }
 
     /// Encodes the header. Returns its bytes, and their checksum for the chain to the next batch.
@@ -102,13 +102,13 @@ impl BatchHeader {
         put(out, 8, &VERSION.to_le_bytes());
         put(out, 12, &(self.records.len() as u32).to_le_bytes());
         put(out, 16, &self.store);
-        put(out, 32, &self.boot.0.to_le_bytes());
+        put(out, 32, &self.boot_epoch.0.to_le_bytes());
         put(out, 40, &self.sequence.0.to_le_bytes());
         put(out, 48, &self.tail.0.to_le_bytes());
         put(out, 56, &self.segment.0.to_le_bytes());
-        put(out, 60, &self.offset.to_le_bytes());
+        put(out, 60, &self.offset_blocks.to_le_bytes());
         put(out, 64, &self.first_sequence.0.to_le_bytes());
-        put(out, 72, &self.previous.to_le_bytes());
+        put(out, 72, &self.previous_checksum.to_le_bytes());
         put(out, 76, &KIND_LOG.to_le_bytes());
         put(out, 80, &self.journal_commit.0.to_le_bytes());
         for (index, record) in self.records.iter().enumerate() {
@@ -131,17 +131,17 @@ impl BatchHeader {
         }
         let header = BatchHeader {
             store: get(raw, 16),
-            boot: BootEpoch(get_u64(raw, 32)),
+            boot_epoch: BootEpoch(get_u64(raw, 32)),
             sequence: Sequence(get_u64(raw, 40)),
             tail: Sequence(get_u64(raw, 48)),
             segment: SegmentNo(get_u32(raw, 56)),
-            offset: get_u32(raw, 60),
+            offset_blocks: get_u32(raw, 60),
             first_sequence: Sequence(get_u64(raw, 64)),
-            previous: get_u32(raw, 72),
+            previous_checksum: get_u32(raw, 72),
             journal_commit: CommitNo(get_u64(raw, 80)),
             records: decode_records(&raw[RECORDS_AT..][..count * RECORD_BYTES])?,
         };
-        let counters = [header.boot.0, header.sequence.0, header.journal_commit.0];
+        let counters = [header.boot_epoch.0, header.sequence.0, header.journal_commit.0];
         let is_valid = header.first_sequence <= header.sequence
             && header.tail <= header.sequence
             && counters.iter().all(|counter| *counter < COUNTER_MAX);
@@ -160,7 +160,7 @@ pub(super) fn encode_record(record: &RecordEntry) -> [u8; RECORD_BYTES] {
     out[..8].copy_from_slice(&record.volume_id.0.to_le_bytes());
     out[8..16].copy_from_slice(&record.block.0.to_le_bytes());
     out[16..24].copy_from_slice(&record.epoch.0.to_le_bytes());
-    out[24..28].copy_from_slice(&record.blocks.to_le_bytes());
+    out[24..28].copy_from_slice(&record.block_count.to_le_bytes());
     out[28..32].copy_from_slice(&checksum.to_le_bytes());
     out[32..34].copy_from_slice(&[kind, flags]);
     out
@@ -189,14 +189,14 @@ fn decode_record(raw: &[u8]) -> Option<RecordEntry> {
     };
     (block < BLOCKS_END && block.plus(u64::from(blocks)) <= BLOCKS_END).then_some(())?;
     (blocks > 0).then_some(())?;
-    Some(RecordEntry { volume_id: VolumeId(u64_at(0)), block, epoch: Epoch(u64_at(16)), blocks, kind })
+    Some(RecordEntry { volume_id: VolumeId(u64_at(0)), block, epoch: Epoch(u64_at(16)), block_count: blocks, kind })
 }
 
 /// The seed of a data block's checksum: its address, and the segment's boot epoch and generation. A lost or misdirected
 /// write therefore leaves a wrong checksum, too.
-pub fn data_seed(volume_id: VolumeId, block: BlockNo, boot: BootEpoch, first_sequence: Sequence) -> u32 {
+pub fn data_seed(volume_id: VolumeId, block: BlockNo, boot_epoch: BootEpoch, first_sequence: Sequence) -> u32 {
     let mut bytes = [0; 32];
-    for (field, number) in bytes.chunks_exact_mut(8).zip([volume_id.0, block.0, boot.0, first_sequence.0]) {
+    for (field, number) in bytes.chunks_exact_mut(8).zip([volume_id.0, block.0, boot_epoch.0, first_sequence.0]) {
         field.copy_from_slice(&number.to_le_bytes());
     }
     crc32c::crc32c(&bytes)
@@ -212,18 +212,18 @@ mod tests {
             volume_id: VolumeId(1 << 60),
             block: BlockNo(index as u64),
             epoch: Epoch(4),
-            blocks: 1,
+            block_count: 1,
             kind: kinds[index % 3],
         };
         BatchHeader {
             store: [3; 16],
-            boot: BootEpoch(2),
+            boot_epoch: BootEpoch(2),
             sequence: Sequence(40),
             tail: Sequence(30),
             segment: SegmentNo(5),
-            offset: 9,
+            offset_blocks: 9,
             first_sequence: Sequence(38),
-            previous: 0xdead_beef,
+            previous_checksum: 0xdead_beef,
             journal_commit: CommitNo(1 << 40),
             records: (0..records).map(record).collect(),
         }
@@ -235,8 +235,8 @@ mod tests {
             let (raw, checksum) = sample(records).encode();
             assert_eq!(BatchHeader::decode(&raw), Some((sample(records), checksum)));
         }
-        let data_indexes: Vec<_> = sample(7).data().map(|(record, index, _)| (record.block.0, index)).collect();
-        assert_eq!((data_indexes, sample(7).blocks()), (vec![(0, 10), (3, 11), (6, 12)], 4));
+        let data_indexes: Vec<_> = sample(7).data_records().map(|(record, index, _)| (record.block.0, index)).collect();
+        assert_eq!((data_indexes, sample(7).block_count()), (vec![(0, 10), (3, 11), (6, 12)], 4));
     }
 
     #[test]
@@ -253,11 +253,13 @@ mod tests {
     fn header_with_impossible_numbers_is_rejected() {
         let forged: [fn(&mut BatchHeader); 6] = [
             |header| header.sequence = Sequence(u64::MAX),
-            |header| header.boot = BootEpoch(u64::MAX),
+            |header| header.boot_epoch = BootEpoch(u64::MAX),
             |header| header.journal_commit = CommitNo(u64::MAX),
             |header| header.tail = header.sequence.next(),
             |header| header.records[0].block = BLOCKS_END,
-            |header| header.records[1] = RecordEntry { block: BLOCKS_END.previous(), blocks: 2, ..header.records[1] },
+            |header| {
+                header.records[1] = RecordEntry { block: BLOCKS_END.previous(), block_count: 2, ..header.records[1] }
+            },
         ];
         for (index, forge) in forged.into_iter().enumerate() {
             let mut header = sample(7);

@@ -39,11 +39,11 @@ pub enum Record {
         /// The slot.
         slot: u32,
         /// The volume's number.
-        volume: u16,
+        volume_number: u16,
         /// The page.
         page: PageNo,
         /// Mask of the valid blocks.
-        valid: u16,
+        valid_mask: u16,
         /// Number of writes of each block in this generation.
         writes: WriteCounts,
         /// The slot's generation.
@@ -101,7 +101,7 @@ pub enum Record {
     /// A region of a volume becomes dirty or clean (R8, docs/rules.md).
     DirtyRegion {
         /// The volume's number.
-        volume: u16,
+        volume_number: u16,
         /// The region.
         region: u64,
         /// True when it becomes dirty.
@@ -110,7 +110,7 @@ pub enum Record {
     /// A block was destaged with this checksum.
     RecentWrite {
         /// The volume's number.
-        volume: u16,
+        volume_number: u16,
         /// The block.
         block: BlockNo,
         /// The block's checksum with seed 0.
@@ -121,7 +121,7 @@ pub enum Record {
     /// The block's [`Record::RecentWrite`] is no longer valid.
     RecentWriteGone {
         /// The volume's number.
-        volume: u16,
+        volume_number: u16,
         /// The block.
         block: BlockNo,
     },
@@ -131,7 +131,7 @@ impl Record {
     fn encode(&self, out: &mut [u8; RECORD_BYTES]) {
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         match *self {
-            Record::Slot { member, slot, volume, page, valid, writes, generation } => {
+            Record::Slot { member, slot, volume_number: volume, page, valid_mask: valid, writes, generation } => {
                 put(0, &[KIND_SLOT, member.0 as u8]);
                 put(2, &generation.to_le_bytes());
                 put(4, &slot.to_le_bytes());
@@ -168,18 +168,18 @@ impl Record {
                 put(8, &uuid);
             }
             Record::MemberGone { member } => put(0, &[KIND_MEMBER_GONE, member.0 as u8]),
-            Record::DirtyRegion { volume, region, is_dirty } => {
+            Record::DirtyRegion { volume_number: volume, region, is_dirty } => {
                 put(0, &[KIND_DIRTY_REGION, u8::from(is_dirty)]);
                 put(2, &volume.to_le_bytes());
                 put(8, &region.to_le_bytes());
             }
-            Record::RecentWrite { volume, block, checksum, was_reread } => {
+            Record::RecentWrite { volume_number: volume, block, checksum, was_reread } => {
                 put(0, &[KIND_RECENT_WRITE, u8::from(was_reread)]);
                 put(2, &volume.to_le_bytes());
                 put(4, &checksum.to_le_bytes());
                 put(8, &block.0.to_le_bytes());
             }
-            Record::RecentWriteGone { volume, block } => {
+            Record::RecentWriteGone { volume_number: volume, block } => {
                 put(0, &[KIND_RECENT_WRITE_GONE, 0]);
                 put(2, &volume.to_le_bytes());
                 put(8, &block.0.to_le_bytes());
@@ -204,9 +204,9 @@ impl Record {
             KIND_SLOT => Record::Slot {
                 member,
                 slot: u32_at(4),
-                volume: u16_at(14),
+                volume_number: u16_at(14),
                 page: PageNo(u64_at(8) & ((1 << 48) - 1)),
-                valid: u16_at(16),
+                valid_mask: u16_at(16),
                 writes: WriteCounts([u16_at(18), u16_at(20), u16_at(22)]),
                 generation: u16_at(2),
             },
@@ -221,14 +221,16 @@ impl Record {
                 Record::Member { member, uuid }
             }
             KIND_MEMBER_GONE => Record::MemberGone { member },
-            KIND_DIRTY_REGION => Record::DirtyRegion { volume: u16_at(2), region: u64_at(8), is_dirty: raw[1] != 0 },
+            KIND_DIRTY_REGION => {
+                Record::DirtyRegion { volume_number: u16_at(2), region: u64_at(8), is_dirty: raw[1] != 0 }
+            }
             KIND_RECENT_WRITE => Record::RecentWrite {
-                volume: u16_at(2),
+                volume_number: u16_at(2),
                 block: BlockNo(u64_at(8)),
                 checksum: u32_at(4),
                 was_reread: raw[1] != 0,
             },
-            KIND_RECENT_WRITE_GONE => Record::RecentWriteGone { volume: u16_at(2), block: BlockNo(u64_at(8)) },
+            KIND_RECENT_WRITE_GONE => Record::RecentWriteGone { volume_number: u16_at(2), block: BlockNo(u64_at(8)) },
             _ => return None,
         })
     }
@@ -240,17 +242,17 @@ pub struct JournalHeader {
     /// Identity of the store.
     pub store: Uuid,
     /// The boot epoch in which it was written.
-    pub boot: BootEpoch,
+    pub boot_epoch: BootEpoch,
     /// +1 with every checkpoint: the generation of the half.
     pub generation: HalfGeneration,
     /// +1 with every commit, over all boot epochs: the last commit that this block and the blocks before it contain.
     pub sequence: CommitNo,
     /// The block's index in its half.
-    pub index: u32,
+    pub block_index: u32,
     /// Checksum of the previous block, 0 for the first block of a half.
-    pub previous: u32,
+    pub previous_checksum: u32,
     /// The half holds the whole map: this block ends a checkpoint, or follows one that has ended.
-    pub complete: bool,
+    pub is_complete: bool,
     /// More blocks of the same commit follow.
     pub has_more: bool,
 }
@@ -264,12 +266,12 @@ impl JournalHeader {
         put(&mut raw, 8, &VERSION.to_le_bytes());
         put(&mut raw, 12, &(records.len() as u32).to_le_bytes());
         put(&mut raw, 16, &self.store);
-        put(&mut raw, 32, &self.boot.0.to_le_bytes());
+        put(&mut raw, 32, &self.boot_epoch.0.to_le_bytes());
         put(&mut raw, 40, &self.generation.0.to_le_bytes());
         put(&mut raw, 48, &self.sequence.0.to_le_bytes());
-        put(&mut raw, 56, &self.index.to_le_bytes());
-        put(&mut raw, 60, &self.previous.to_le_bytes());
-        put(&mut raw, 64, &[u8::from(self.complete), u8::from(self.has_more)]);
+        put(&mut raw, 56, &self.block_index.to_le_bytes());
+        put(&mut raw, 60, &self.previous_checksum.to_le_bytes());
+        put(&mut raw, 64, &[u8::from(self.is_complete), u8::from(self.has_more)]);
         for (index, record) in records.iter().enumerate() {
             let at = RECORDS_AT + index * RECORD_BYTES;
             let out = raw[at..at + RECORD_BYTES].first_chunk_mut().expect("the slice has the length of the array");
@@ -288,15 +290,15 @@ impl JournalHeader {
         let checksum = valid_checksum(raw)?;
         let header = JournalHeader {
             store: get(raw, 16),
-            boot: BootEpoch(get_u64(raw, 32)),
+            boot_epoch: BootEpoch(get_u64(raw, 32)),
             generation: HalfGeneration(get_u64(raw, 40)),
             sequence: CommitNo(get_u64(raw, 48)),
-            index: get_u32(raw, 56),
-            previous: get_u32(raw, 60),
-            complete: raw[64] != 0,
+            block_index: get_u32(raw, 56),
+            previous_checksum: get_u32(raw, 60),
+            is_complete: raw[64] != 0,
             has_more: raw[65] != 0,
         };
-        let counters = [header.boot.0, header.generation.0, header.sequence.0];
+        let counters = [header.boot_epoch.0, header.generation.0, header.sequence.0];
         counters.iter().all(|counter| *counter < COUNTER_MAX).then_some((header, checksum))
     }
 
@@ -317,9 +319,9 @@ mod tests {
         let slot = Record::Slot {
             member: MemberNo(7),
             slot: u32::MAX,
-            volume: 9,
+            volume_number: 9,
             page: PageNo((1 << 48) - 1),
-            valid: 0x8001,
+            valid_mask: 0x8001,
             writes: WriteCounts([0xff01, 0x8000, 1]),
             generation: 65_535,
         };
@@ -332,23 +334,23 @@ mod tests {
             Record::VolumeGone { number: 4 },
             Record::Member { member: MemberNo(2), uuid: [0xab; 16] },
             Record::MemberGone { member: MemberNo(2) },
-            Record::DirtyRegion { volume: 2, region: 1 << 40, is_dirty: true },
-            Record::DirtyRegion { volume: 2, region: 3, is_dirty: false },
-            Record::RecentWrite { volume: 8, block: BlockNo(1 << 60), checksum: 0xdead_beef, was_reread: false },
-            Record::RecentWrite { volume: 8, block: BlockNo(3), checksum: 7, was_reread: true },
-            Record::RecentWriteGone { volume: 8, block: BlockNo(77) },
+            Record::DirtyRegion { volume_number: 2, region: 1 << 40, is_dirty: true },
+            Record::DirtyRegion { volume_number: 2, region: 3, is_dirty: false },
+            Record::RecentWrite { volume_number: 8, block: BlockNo(1 << 60), checksum: 0xdead_beef, was_reread: false },
+            Record::RecentWrite { volume_number: 8, block: BlockNo(3), checksum: 7, was_reread: true },
+            Record::RecentWriteGone { volume_number: 8, block: BlockNo(77) },
         ]
     }
 
     fn header() -> JournalHeader {
         JournalHeader {
             store: [3; 16],
-            boot: BootEpoch(4),
+            boot_epoch: BootEpoch(4),
             generation: HalfGeneration(9),
             sequence: CommitNo(1 << 33),
-            index: 12,
-            previous: 0xfeed_f00d,
-            complete: true,
+            block_index: 12,
+            previous_checksum: 0xfeed_f00d,
+            is_complete: true,
             has_more: false,
         }
     }

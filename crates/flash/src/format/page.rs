@@ -25,29 +25,29 @@ pub fn slots_of(segment_blocks: u32) -> u32 {
 }
 
 /// The byte offset of a slot in its segment.
-pub fn slot_at(slot: u32) -> u64 {
+pub fn slot_offset(slot: u32) -> u64 {
     u64::from(1 + slot * SLOT_BLOCKS) * BLOCK_BYTES as u64
 }
 
 /// The byte offset of a block in its slot.
-pub fn block_at(block: u32) -> u64 {
+pub fn offset_in_slot(block: u32) -> u64 {
     let second = u64::from(block % 2) * (BLOCK_BYTES + SECTOR_BYTES) as u64;
     u64::from(block / 2) * PAIR_BYTES + second
 }
 
 /// The byte offset of a pair's checksums in its slot.
-pub fn checksums_at(pair: u32) -> u64 {
+pub fn checksums_offset(pair: u32) -> u64 {
     u64::from(pair) * PAIR_BYTES + BLOCK_BYTES as u64
 }
 
 /// The byte range in a slot that holds a run of blocks and their checksums.
-pub fn run_at(blocks: &Range<u32>) -> Range<u64> {
+pub fn run_byte_range(blocks: &Range<u32>) -> Range<u64> {
     let (first, last) = (blocks.start, blocks.end - 1);
-    let start = if first.is_multiple_of(2) { block_at(first) } else { checksums_at(first / 2) };
+    let start = if first.is_multiple_of(2) { offset_in_slot(first) } else { checksums_offset(first / 2) };
     let end = if last.is_multiple_of(2) {
-        checksums_at(last / 2) + SECTOR_BYTES as u64
+        checksums_offset(last / 2) + SECTOR_BYTES as u64
     } else {
-        block_at(last) + BLOCK_BYTES as u64
+        offset_in_slot(last) + BLOCK_BYTES as u64
     };
     start..end
 }
@@ -179,13 +179,13 @@ mod tests {
 
     #[test]
     fn slot_holds_a_page_and_one_block_reads_4608_bytes() {
-        assert_eq!(block_at(15) + BLOCK_BYTES as u64, u64::from(SLOT_BLOCKS) * BLOCK_BYTES as u64);
+        assert_eq!(offset_in_slot(15) + BLOCK_BYTES as u64, u64::from(SLOT_BLOCKS) * BLOCK_BYTES as u64);
         for block in 0..PAGE_BLOCKS {
-            let run = run_at(&(block..block + 1));
+            let run = run_byte_range(&(block..block + 1));
             assert_eq!(run.end - run.start, 4608);
-            assert!(run.contains(&block_at(block)) && run.contains(&checksums_at(block / 2)));
+            assert!(run.contains(&offset_in_slot(block)) && run.contains(&checksums_offset(block / 2)));
         }
-        assert_eq!(run_at(&(0..16)), 0..69_632);
+        assert_eq!(run_byte_range(&(0..16)), 0..69_632);
         assert_eq!((slots_of(256), slots_of(16_384)), (15, 963));
     }
 

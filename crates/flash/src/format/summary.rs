@@ -41,18 +41,18 @@ pub fn batch_blocks(segment_blocks: u32) -> u32 {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentSummary {
     store: Uuid,
-    boot: BootEpoch,
+    boot_epoch: BootEpoch,
     first_sequence: Sequence,
     /// The sequence number of the batch after the last one.
     next_sequence: Sequence,
     /// The segment.
     pub segment: SegmentNo,
     /// Checksum of the header before the first batch.
-    previous: u32,
-    batches: u32,
+    previous_checksum: u32,
+    batch_count: u32,
     payload: Vec<u8>,
     /// Size of the payload that fits the segment's end, in bytes.
-    payload_max: usize,
+    payload_bytes_max: usize,
 }
 
 impl SegmentSummary {
@@ -61,14 +61,15 @@ impl SegmentSummary {
         let blocks = summary_blocks(segment_blocks) as usize;
         SegmentSummary {
             store: first.store,
-            boot: first.boot,
+            boot_epoch: first.boot_epoch,
             first_sequence: first.sequence,
             next_sequence: first.sequence,
             segment: first.segment,
-            previous: first.previous,
-            batches: 0,
+            previous_checksum: first.previous_checksum,
+            batch_count: 0,
             payload: Vec::new(),
-            payload_max: blocks.saturating_sub(1) * BLOCK_BYTES + if blocks > 0 { FIRST_PAYLOAD_BYTES } else { 0 },
+            payload_bytes_max: blocks.saturating_sub(1) * BLOCK_BYTES
+                + if blocks > 0 { FIRST_PAYLOAD_BYTES } else { 0 },
         }
     }
 
@@ -82,8 +83,8 @@ impl SegmentSummary {
         let next = (self.segment, self.first_sequence, self.next_sequence);
         assert!((header.segment, header.first_sequence, header.sequence) == next, "a batch follows the last one");
         self.next_sequence = header.sequence.next();
-        self.batches += 1;
-        if self.payload.len() > self.payload_max {
+        self.batch_count += 1;
+        if self.payload.len() > self.payload_bytes_max {
             return;
         }
         self.payload.extend(header.tail.0.to_le_bytes());
@@ -96,7 +97,7 @@ impl SegmentSummary {
     /// Encodes it as the last blocks of its segment. `None` if it does not fit there, because many batches have records
     /// without data.
     pub fn encode(&self) -> Option<Vec<Box<Raw>>> {
-        if self.payload.is_empty() || self.payload.len() > self.payload_max {
+        if self.payload.is_empty() || self.payload.len() > self.payload_bytes_max {
             return None;
         }
         let (first_part, rest) = self.payload.split_at(self.payload.len().min(FIRST_PAYLOAD_BYTES));
@@ -106,12 +107,12 @@ impl SegmentSummary {
         put(out, 8, &VERSION.to_le_bytes());
         put(out, 12, &(self.payload.len() as u32).to_le_bytes());
         put(out, 16, &self.store);
-        put(out, 32, &self.boot.0.to_le_bytes());
+        put(out, 32, &self.boot_epoch.0.to_le_bytes());
         put(out, 40, &self.first_sequence.0.to_le_bytes());
-        put(out, 48, &self.batches.to_le_bytes());
+        put(out, 48, &self.batch_count.to_le_bytes());
         put(out, 52, &self.segment.0.to_le_bytes());
         put(out, 56, &crc32c::crc32c(&self.payload).to_le_bytes());
-        put(out, 60, &self.previous.to_le_bytes());
+        put(out, 60, &self.previous_checksum.to_le_bytes());
         put(out, PAYLOAD_AT, first_part);
         seal(out);
         let rest = rest.chunks(BLOCK_BYTES).map(|part| {
@@ -126,11 +127,11 @@ impl SegmentSummary {
 /// The first block of a summary, decoded.
 pub struct SummaryHead {
     store: Uuid,
-    boot: BootEpoch,
+    boot_epoch: BootEpoch,
     first_sequence: Sequence,
     segment: SegmentNo,
-    previous: u32,
-    batches: u32,
+    previous_checksum: u32,
+    batch_count: u32,
     payload_checksum: u32,
     payload_bytes: usize,
     /// The payload's part in the first block.
@@ -139,7 +140,13 @@ pub struct SummaryHead {
 
 impl SummaryHead {
     /// Decodes the first block of a summary. `None` for anything else than a summary of this generation of the segment.
-    pub fn decode(raw: &Raw, store: Uuid, segment: SegmentNo, boot: BootEpoch, first: Sequence) -> Option<SummaryHead> {
+    pub fn decode(
+        raw: &Raw,
+        store: Uuid,
+        segment: SegmentNo,
+        boot_epoch: BootEpoch,
+        first: Sequence,
+    ) -> Option<SummaryHead> {
         if get::<8>(raw, 0) != MAGIC || get_u32(raw, 8) != VERSION {
             return None;
         }
@@ -147,16 +154,17 @@ impl SummaryHead {
         let payload_bytes = get_u32(raw, 12) as usize;
         let head = SummaryHead {
             store: get(raw, 16),
-            boot: BootEpoch(get_u64(raw, 32)),
+            boot_epoch: BootEpoch(get_u64(raw, 32)),
             first_sequence: Sequence(get_u64(raw, 40)),
-            batches: get_u32(raw, 48),
+            batch_count: get_u32(raw, 48),
             segment: SegmentNo(get_u32(raw, 52)),
             payload_checksum: get_u32(raw, 56),
-            previous: get_u32(raw, 60),
+            previous_checksum: get_u32(raw, 60),
             payload_bytes,
             first_part: raw[PAYLOAD_AT..CHECKSUM_AT][..payload_bytes.min(FIRST_PAYLOAD_BYTES)].to_vec(),
         };
-        let is_wanted = (head.store, head.segment, head.boot, head.first_sequence) == (store, segment, boot, first);
+        let is_wanted =
+            (head.store, head.segment, head.boot_epoch, head.first_sequence) == (store, segment, boot_epoch, first);
         is_wanted.then_some(head)
     }
 
@@ -176,21 +184,21 @@ impl SummaryHead {
             return None;
         }
         let (mut rest, mut batches) = (&payload[..], Vec::new());
-        let (mut sequence, mut offset, mut previous) = (self.first_sequence, 0, self.previous);
-        for _ in 0..self.batches {
+        let (mut sequence, mut offset, mut previous) = (self.first_sequence, 0, self.previous_checksum);
+        for _ in 0..self.batch_count {
             let (batch, after) = rest.split_at_checked(BATCH_BYTES)?;
             let field = |at: usize| u64::from_le_bytes(batch[at..at + 8].try_into().expect("eight bytes"));
             let (checksum, count) = (field(16) as u32, (field(16) >> 32) as usize);
             let (records, after) = after.split_at_checked(count.checked_mul(RECORD_BYTES)?)?;
             let header = BatchHeader {
                 store: self.store,
-                boot: self.boot,
+                boot_epoch: self.boot_epoch,
                 sequence,
                 tail: Sequence(field(0)),
                 segment: self.segment,
-                offset,
+                offset_blocks: offset,
                 first_sequence: self.first_sequence,
-                previous,
+                previous_checksum: previous,
                 journal_commit: CommitNo(field(8)),
                 records: decode_records(records)?,
             };
@@ -202,7 +210,7 @@ impl SummaryHead {
             }
             (rest, previous) = (after, checksum);
             sequence = sequence.next();
-            offset += header.blocks();
+            offset += header.block_count();
             batches.push((header, checksum));
         }
         rest.is_empty().then_some(batches)
@@ -223,27 +231,27 @@ mod tests {
                 volume_id: VolumeId(1 << 60),
                 block: BlockNo(u64::from(offset) + index as u64),
                 epoch: Epoch(4),
-                blocks: 1,
+                block_count: 1,
                 kind,
             };
             let data = |index| record(index, RecordKind::Data { checksum: index as u32 });
             let zeroes = (sequence % 5 == 0).then(|| record(99, RecordKind::Zero { may_unmap: true }));
             let header = BatchHeader {
                 store: [3; 16],
-                boot: BootEpoch(2),
+                boot_epoch: BootEpoch(2),
                 sequence: Sequence(sequence),
                 tail: Sequence(30),
                 segment: SegmentNo(5),
-                offset,
+                offset_blocks: offset,
                 first_sequence: Sequence(900),
-                previous,
+                previous_checksum: previous,
                 journal_commit: CommitNo(sequence),
                 records: (0..records).map(data).chain(zeroes).collect(),
             };
-            if offset + header.blocks() > batch_blocks(segment_blocks) {
+            if offset + header.block_count() > batch_blocks(segment_blocks) {
                 break;
             }
-            offset += header.blocks();
+            offset += header.block_count();
             previous = header.encode().1;
             batches.push((header, previous));
         }
@@ -300,7 +308,7 @@ mod tests {
         summary.add(&header, checksum);
         assert!(summary.encode().is_some(), "one batch of tombstones fits");
         for _ in 0..4 {
-            (header.sequence, header.offset) = (header.sequence.next(), header.offset + 1);
+            (header.sequence, header.offset_blocks) = (header.sequence.next(), header.offset_blocks + 1);
             summary.add(&header, checksum);
         }
         assert_eq!(summary.encode(), None);

@@ -63,9 +63,29 @@ pub struct MemberEntry {
     /// Content: the log and pages, or only pages.
     pub role: Role,
     /// The number of segments that fit on it.
-    pub segments: u32,
+    pub segment_count: u32,
     /// The membership generation in which its state last changed.
-    pub since: u32,
+    pub since_generation: u32,
+}
+
+impl MemberEntry {
+    /// Decodes the entry at this offset of a superblock.
+    fn decode(raw: &Raw, at: usize) -> Result<MemberEntry, SuperblockError> {
+        let state = match get_u32(raw, at + 16) {
+            0 => MemberState::Vacant,
+            1 => MemberState::InService,
+            2 => MemberState::Lost,
+            3 => MemberState::Resyncing,
+            other => return Err(SuperblockError::Invalid(format!("a member in the unknown state {other}"))),
+        };
+        let role = match get_u32(raw, at + 20) {
+            0 => Role::Pages,
+            1 => Role::Log,
+            other => return Err(SuperblockError::Invalid(format!("a member of the unknown role {other}"))),
+        };
+        let (segment_count, since_generation) = (get_u32(raw, at + 24), get_u32(raw, at + 28));
+        Ok(MemberEntry { uuid: get(raw, at), state, role, segment_count, since_generation })
+    }
 }
 
 /// The state directory that opened the store last, and its generation at that time. All zero in a store that was never
@@ -104,15 +124,15 @@ pub struct Superblock {
     /// Bytes of a segment, a power of two.
     pub segment_bytes: u64,
     /// The number of segments for the log, from segment 0, the same on every log member.
-    pub segments: u32,
+    pub log_segment_count: u32,
     /// +1 with every opening.
-    pub boot: BootEpoch,
+    pub boot_epoch: BootEpoch,
     /// Batches with a lower sequence number are dead.
     pub tail: Sequence,
     /// The owner that opened the store last.
     pub ownership: Ownership,
     /// The sequence number with which this boot epoch began. From it on, batches of earlier boot epochs are invalid.
-    pub begin: Sequence,
+    pub first_sequence: Sequence,
     /// Bytes of the map journal on each log member.
     pub journal_bytes: u64,
     /// The last commit of the map journal that was durable when this superblock was written (R9, docs/rules.md).
@@ -158,7 +178,7 @@ impl Superblock {
 
     /// The segments for the log: those past the map journal.
     pub fn log_segments(&self) -> Range<SegmentNo> {
-        SegmentNo(self.journal_segments())..SegmentNo(self.segments)
+        SegmentNo(self.journal_segments())..SegmentNo(self.log_segment_count)
     }
 
     /// The number of segments, from segment 0, that the map journal occupies. They have no other use.
@@ -182,14 +202,14 @@ impl Superblock {
         put(out, 60, &(self.members.len() as u32).to_le_bytes());
         put(out, 64, &self.generation.0.to_le_bytes());
         put(out, 72, &self.segment_bytes.to_le_bytes());
-        put(out, 80, &u64::from(self.segments).to_le_bytes());
+        put(out, 80, &u64::from(self.log_segment_count).to_le_bytes());
         put(out, 88, &FIRST_SEGMENT_BYTES.to_le_bytes());
-        put(out, 96, &self.boot.0.to_le_bytes());
+        put(out, 96, &self.boot_epoch.0.to_le_bytes());
         put(out, 104, &self.tail.0.to_le_bytes());
         put(out, EPOCH_AT, &self.ownership.epoch.to_le_bytes());
         put(out, OWNER_AT, &self.ownership.owner);
         put(out, LIFE_AT, &self.ownership.life.to_le_bytes());
-        put(out, 120, &self.begin.0.to_le_bytes());
+        put(out, 120, &self.first_sequence.0.to_le_bytes());
         put(out, JOURNAL_AT, &self.journal_commit.0.to_le_bytes());
         put(out, JOURNAL_AT + 8, &self.journal_bytes.to_le_bytes());
         for (index, member) in self.members.iter().enumerate() {
@@ -207,8 +227,8 @@ impl Superblock {
                 Role::Log => 1,
             };
             put(out, at + 20, &role.to_le_bytes());
-            put(out, at + 24, &member.segments.to_le_bytes());
-            put(out, at + 28, &member.since.to_le_bytes());
+            put(out, at + 24, &member.segment_count.to_le_bytes());
+            put(out, at + 28, &member.since_generation.to_le_bytes());
         }
         seal(out);
         raw
@@ -251,24 +271,8 @@ impl Superblock {
         if !is_valid {
             return Err(SuperblockError::Invalid("fields out of range although the checksum is valid".to_owned()));
         }
-        let mut members = Vec::with_capacity(count);
-        for index in 0..count {
-            let at = MEMBERS_AT + index * MEMBER_BYTES;
-            let state = match get_u32(raw, at + 16) {
-                0 => MemberState::Vacant,
-                1 => MemberState::InService,
-                2 => MemberState::Lost,
-                3 => MemberState::Resyncing,
-                other => return Err(SuperblockError::Invalid(format!("a member in the unknown state {other}"))),
-            };
-            let role = match get_u32(raw, at + 20) {
-                0 => Role::Pages,
-                1 => Role::Log,
-                other => return Err(SuperblockError::Invalid(format!("a member of the unknown role {other}"))),
-            };
-            let (segments, since) = (get_u32(raw, at + 24), get_u32(raw, at + 28));
-            members.push(MemberEntry { uuid: get(raw, at), state, role, segments, since });
-        }
+        let entry_at = |index| MEMBERS_AT + index * MEMBER_BYTES;
+        let members = (0..count).map(|index| MemberEntry::decode(raw, entry_at(index))).collect::<Result<_, _>>()?;
         Ok(Superblock {
             store: get(raw, 32),
             revision: get_u64(raw, 48),
@@ -276,15 +280,15 @@ impl Superblock {
             member,
             members,
             segment_bytes,
-            segments: segments as u32,
-            boot: BootEpoch(get_u64(raw, 96)),
+            log_segment_count: segments as u32,
+            boot_epoch: BootEpoch(get_u64(raw, 96)),
             tail: Sequence(get_u64(raw, 104)),
             ownership: Ownership {
                 owner: get(raw, OWNER_AT),
                 epoch: get_u64(raw, EPOCH_AT),
                 life: get_u64(raw, LIFE_AT),
             },
-            begin: Sequence(get_u64(raw, 120)),
+            first_sequence: Sequence(get_u64(raw, 120)),
             journal_bytes,
             journal_commit: CommitNo(get_u64(raw, JOURNAL_AT)),
         })
@@ -300,8 +304,8 @@ mod tests {
             uuid: [number; 16],
             state,
             role,
-            segments: u32::from(number),
-            since: 2,
+            segment_count: u32::from(number),
+            since_generation: 2,
         };
         Superblock {
             store: [9; 16],
@@ -315,11 +319,11 @@ mod tests {
                 member(4, MemberState::InService, Role::Pages),
             ],
             segment_bytes: 1 << 20,
-            segments: 12,
-            boot: BootEpoch(5),
+            log_segment_count: 12,
+            boot_epoch: BootEpoch(5),
             tail: Sequence(99),
             ownership: Ownership { owner: [4; 16], epoch: 6, life: 77 },
-            begin: Sequence(120),
+            first_sequence: Sequence(120),
             journal_bytes: 64 << 10,
             journal_commit: CommitNo(1 << 35),
         }

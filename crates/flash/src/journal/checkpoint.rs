@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use seam::{DiskResult, Seam};
 
-use super::commit::{free_record, remove_failed_members, slot_record, write};
+use super::commit::{build_free_record, build_slot_record, remove_failed_members, write};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::journal::{RECORDS_MAX, Record};
@@ -30,8 +30,8 @@ pub fn devices_of<S: Seam>(inner: &Inner<S>, checkpoint: &Checkpoint) -> Vec<Dev
 
 /// Writes the next piece.
 pub async fn write_piece<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
-    let Some((checkpoint, records)) = next_piece(inner) else { return Ok(()) };
-    let sequence = inner.pages.borrow().journal.sequence;
+    let Some((checkpoint, records)) = take_next_piece(inner) else { return Ok(()) };
+    let sequence = inner.pages.borrow().journal.last_durable_commit;
     let devices = devices_of(inner, &checkpoint);
     let head = write(inner, &devices, checkpoint.head, sequence, &records, false).await?;
     if let Some(checkpoint) = &mut inner.pages.borrow_mut().journal.checkpoint {
@@ -61,7 +61,7 @@ pub async fn flush<S: Seam>(inner: &Rc<Inner<S>>) -> Result<bool, StoreError> {
     let Some(checkpoint) = inner.pages.borrow().journal.checkpoint.clone() else { return Ok(false) };
     let devices = devices_of(inner, &checkpoint);
     let flushes = devices.iter().map(|device| {
-        let flush: BoxFuture<'_, DiskResult<()>> = Box::pin(inner.flush_of(device));
+        let flush: BoxFuture<'_, DiskResult<()>> = Box::pin(inner.flush_member(device));
         flush
     });
     let failures = failures_of(&devices, join(flushes.collect()).await);
@@ -70,13 +70,13 @@ pub async fn flush<S: Seam>(inner: &Rc<Inner<S>>) -> Result<bool, StoreError> {
     let is_intact = !devices.is_empty() && checkpoint.is_intact(&devices);
     if !is_intact {
         let journal = &mut inner.pages.borrow_mut().journal;
-        (journal.checkpoint, journal.checkpoint_requested) = (None, true);
+        (journal.checkpoint, journal.is_checkpoint_requested) = (None, true);
     }
     Ok(is_intact)
 }
 
 /// The records of the next piece, and the checkpoint advanced past them.
-fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
+fn take_next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
     let members: Vec<_> = {
         let state = inner.state.borrow();
         let serving = state.superblock.numbered_members().filter(|(member, _)| state.superblock.serves(*member));
@@ -94,7 +94,7 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
             let volumes = state.volumes.iter();
             records
                 .extend(volumes.map(|(number, volume_id)| Record::Volume { number: *number, volume_id: *volume_id }));
-            let dirty_record = |(volume, region)| Record::DirtyRegion { volume, region, is_dirty: true };
+            let dirty_record = |(volume, region)| Record::DirtyRegion { volume_number: volume, region, is_dirty: true };
             records.extend(state.dirty_regions.regions().map(dirty_record));
             records.extend(state.recent_writes.records());
             0
@@ -103,7 +103,7 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
     let records_max = PIECE_BLOCKS * RECORDS_MAX;
     while records.len() < records_max {
         let Some(number) = state.table.first_frame_from(next_frame) else {
-            checkpoint.at_end = true;
+            checkpoint.is_at_end = true;
             break;
         };
         let frame = state.table.frame(number);
@@ -113,7 +113,7 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
             segment_generation: frame.segment_generation,
         });
         let slots = state.table.slots_of(number);
-        records.extend(slots.filter_map(|slot| record_of(state, slot)));
+        records.extend(slots.filter_map(|slot| slot_state_record(state, slot)));
         next_frame = number + 1;
     }
     checkpoint.next_frame = Some(next_frame);
@@ -122,10 +122,10 @@ fn next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
 }
 
 /// The record of a slot; `None` for a slot in its initial state.
-fn record_of<S: Seam>(state: &PageState<S>, slot: u32) -> Option<Record> {
+fn slot_state_record<S: Seam>(state: &PageState<S>, slot: u32) -> Option<Record> {
     match state.table.phase(slot) {
-        SlotPhase::Live => Some(slot_record(state, slot)),
+        SlotPhase::Live => Some(build_slot_record(state, slot)),
         _ if state.table.generation(slot) == 0 => None,
-        _ => Some(free_record(state, slot)),
+        _ => Some(build_free_record(state, slot)),
     }
 }

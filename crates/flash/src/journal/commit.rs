@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use seam::{DiskResult, Seam};
 
-use super::{SPARE_BLOCKS, checkpoint, schedule_commit};
+use super::{SPARE_BUFFERS, checkpoint, schedule_commit};
 use crate::device::{Device, Durability, block_of};
 use crate::error::StoreError;
 use crate::format::journal::{JournalHeader, RECORDS_MAX, Record};
@@ -23,13 +23,13 @@ use task_sync::{BoxFuture, join};
 struct PendingCommit {
     records: Vec<Record>,
     /// Slots that the commit frees, with the generation of their segment.
-    freed: Vec<(SlotId, u64)>,
+    freed_slots: Vec<(SlotId, u64)>,
     /// Regions that the commit marks dirty.
-    marked: Vec<Region>,
+    marked_regions: Vec<Region>,
     /// Members with page data that the records refer to; they are flushed first.
     members_to_flush: Vec<MemberNo>,
     /// The number of the commit since the opening.
-    number: u64,
+    commit_number: u64,
 }
 
 /// Commits until nothing is pending and no caller waits, and completes a checkpoint that has begun.
@@ -39,12 +39,12 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
         let has_work = {
             let mut state = inner.pages.borrow_mut();
             let has_work = !state.journal.is_stopped()
-                && (state.journal.urgent
-                    || state.clear_all_settled
+                && (state.journal.is_urgent
+                    || state.should_clear_all_settled
                     || state.journal.has_waiters()
                     || state.journal.checkpoint.is_some()
-                    || state.journal.checkpoint_requested);
-            state.journal.running = has_work;
+                    || state.journal.is_checkpoint_requested);
+            state.journal.is_running = has_work;
             has_work
         };
         if !has_work {
@@ -85,7 +85,7 @@ async fn commit_once<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
     let commit = take_pending_records(inner);
     let failures = flush_pages(inner, &commit.members_to_flush).await;
     remove_failed_members(inner, failures).await?;
-    let last_sequence = inner.pages.borrow().journal.sequence;
+    let last_sequence = inner.pages.borrow().journal.last_durable_commit;
     let sequence = last_sequence.next();
     if switches_half {
         let checkpoint = inner.pages.borrow_mut().journal.checkpoint.take().expect("a finished checkpoint exists");
@@ -93,12 +93,12 @@ async fn commit_once<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
         let head = write(inner, &devices, checkpoint.head, sequence, &commit.records, true).await?;
         let journal = &mut inner.pages.borrow_mut().journal;
         journal.head = head;
-        journal.mirrors = devices.iter().map(|device| device.member).collect();
+        journal.mirror_members = devices.iter().map(|device| device.member).collect();
     } else if commit.records.is_empty() {
         return apply_commit(inner, commit, last_sequence);
     } else {
         let (mut devices, head) = (inner.log_devices(), inner.pages.borrow().journal.head);
-        devices.retain(|device| inner.pages.borrow().journal.mirrors.contains(&device.member));
+        devices.retain(|device| inner.pages.borrow().journal.mirror_members.contains(&device.member));
         let head = write(inner, &devices, head, sequence, &commit.records, true).await?;
         inner.pages.borrow_mut().journal.head = head;
         checkpoint::append_commit(inner, sequence, &commit.records).await?;
@@ -110,23 +110,26 @@ async fn commit_once<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
 fn has_room<S: Seam>(inner: &Inner<S>) -> bool {
     let state = inner.pages.borrow();
     let journal = &state.journal;
-    let needed = blocks_for(state.pending_max()) as u32;
+    let needed = block_count_for(state.pending_records_max()) as u32;
     // Commits that follow the pieces of a checkpoint must leave room for its remaining pieces.
-    let blocks_to_come = blocks_for(state.table.slots() + state.table.slots() / 8) as u32;
-    let checkpoint_blocks = journal.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.head.index + blocks_to_come);
-    !journal.mirrors.is_empty() && needed <= journal.free_blocks() && checkpoint_blocks + needed < journal.blocks
+    let blocks_to_come = block_count_for(state.table.slot_count() + state.table.slot_count() / 8) as u32;
+    let checkpoint_blocks =
+        journal.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.head.block_index + blocks_to_come);
+    !journal.mirror_members.is_empty()
+        && needed <= journal.free_blocks()
+        && checkpoint_blocks + needed < journal.half_blocks
 }
 
 /// Begins a checkpoint if the half is nearly full, if a log member lacks it, or if one was requested.
 fn begin_checkpoint<S: Seam>(inner: &Rc<Inner<S>>) {
     let log: Vec<_> = inner.log_devices();
     let mut state = inner.pages.borrow_mut();
-    let needed = blocks_for(state.pending_max()) as u32;
+    let needed = block_count_for(state.pending_records_max()) as u32;
     let journal = &mut state.journal;
-    let mirror_incomplete = log.iter().any(|device| !journal.mirrors.contains(&device.member));
-    let is_nearly_full = journal.free_blocks() < (journal.blocks / 8).max(2).max(needed);
+    let mirror_incomplete = log.iter().any(|device| !journal.mirror_members.contains(&device.member));
+    let is_nearly_full = journal.free_blocks() < (journal.half_blocks / 8).max(2).max(needed);
     if journal.checkpoint.is_none()
-        && (is_nearly_full || mirror_incomplete || std::mem::take(&mut journal.checkpoint_requested))
+        && (is_nearly_full || mirror_incomplete || std::mem::take(&mut journal.is_checkpoint_requested))
     {
         journal.generation = journal.generation.next();
         journal.checkpoint = Some(Checkpoint::new(journal.head, journal.generation, &log));
@@ -134,7 +137,7 @@ fn begin_checkpoint<S: Seam>(inner: &Rc<Inner<S>>) {
 }
 
 /// The number of journal blocks that these records take.
-fn blocks_for(records: usize) -> usize {
+fn block_count_for(records: usize) -> usize {
     records.div_ceil(RECORDS_MAX).max(1)
 }
 
@@ -144,25 +147,25 @@ fn take_pending_records<S: Seam>(inner: &Inner<S>) -> PendingCommit {
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
     state.journal.commits_begun += 1;
-    state.journal.urgent = false;
+    state.journal.is_urgent = false;
     free_scarce_regions(state);
     let mut records = std::mem::take(&mut state.journal.pending_records);
     let marked = records.iter().filter_map(|record| match record {
-        Record::DirtyRegion { volume, region, is_dirty: true } => Some((*volume, *region)),
+        Record::DirtyRegion { volume_number: volume, region, is_dirty: true } => Some((*volume, *region)),
         _ => None,
     });
     let marked = marked.collect();
-    let mut freed = std::mem::take(&mut state.implied_dead);
+    let mut freed = std::mem::take(&mut state.slot_lists.implied_dead);
     let to_clear = regions_to_clear(state, clears_early);
     if !clears_early || to_clear.is_empty() {
-        for slot in std::mem::take(&mut state.dead) {
-            records.push(free_record(state, slot));
+        for slot in std::mem::take(&mut state.slot_lists.dead) {
+            records.push(build_free_record(state, slot));
             freed.push(slot);
         }
-        for slot in std::mem::take(&mut state.unrecorded_slots) {
+        for slot in std::mem::take(&mut state.slot_lists.unrecorded) {
             state.table.set_flag(slot, UNRECORDED, false);
             if state.table.phase(slot) == SlotPhase::Live {
-                records.push(slot_record(state, slot));
+                records.push(build_slot_record(state, slot));
             }
         }
     }
@@ -172,14 +175,20 @@ fn take_pending_records<S: Seam>(inner: &Inner<S>) -> PendingCommit {
         records.push(state.dirty_regions.clear(region));
     }
     let freed = freed.into_iter().map(|slot| (slot, state.table.place(slot).segment_generation)).collect();
-    let members_to_flush = std::mem::take(&mut state.unflushed).into_iter().collect();
-    PendingCommit { records, freed, marked, members_to_flush, number: state.journal.commits_begun }
+    let members_to_flush = std::mem::take(&mut state.unflushed_members).into_iter().collect();
+    PendingCommit {
+        records,
+        freed_slots: freed,
+        marked_regions: marked,
+        members_to_flush,
+        commit_number: state.journal.commits_begun,
+    }
 }
 
 /// The regions to clear: all settled ones when the store is idle, some of them when the write-intent log is nearly
 /// full.
 fn regions_to_clear<S: Seam>(state: &mut PageState<S>, clears_early: bool) -> Vec<Region> {
-    let idle = std::mem::take(&mut state.clear_all_settled) || clears_early;
+    let idle = std::mem::take(&mut state.should_clear_all_settled) || clears_early;
     if !idle && state.dirty_regions.len() < DIRTY_REGIONS_MANY {
         return Vec::new();
     }
@@ -202,7 +211,7 @@ fn free_scarce_regions<S: Seam>(state: &mut PageState<S>) {
         let removed = state.recent_writes.drop_unproven(region.0, &blocks_of(region));
         state.journal.pending_records.extend(removed);
         for slot in state.slots_of_region(region) {
-            if state.table.has(slot, SUSPECT) {
+            if state.table.has_flag(slot, SUSPECT) {
                 state.invalidate_blocks(slot, ALL_BLOCKS);
             }
         }
@@ -210,24 +219,24 @@ fn free_scarce_regions<S: Seam>(state: &mut PageState<S>) {
 }
 
 /// The record of a live slot's present state.
-pub(super) fn slot_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record {
+pub(super) fn build_slot_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record {
     let (volume, page) = page_of(state.table.key(slot));
-    if state.table.valid(slot) == 0 {
-        return free_record(state, slot);
+    if state.table.valid_mask(slot) == 0 {
+        return build_free_record(state, slot);
     }
     Record::Slot {
         member: state.table.place(slot).member,
         slot: state.table.number(slot),
-        volume,
+        volume_number: volume,
         page,
-        valid: state.table.valid(slot),
+        valid_mask: state.table.valid_mask(slot),
         writes: state.table.write_counts(slot),
         generation: state.table.generation(slot),
     }
 }
 
 /// The record that a slot is free.
-pub(super) fn free_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record {
+pub(super) fn build_free_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record {
     Record::Free {
         member: state.table.place(slot).member,
         slot: state.table.number(slot),
@@ -235,12 +244,12 @@ pub(super) fn free_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record
     }
 }
 
-/// Flushes these members. Returns those that failed.
+/// Flushes these members. Returns the failed ones.
 async fn flush_pages<S: Seam>(inner: &Inner<S>, members: &[MemberNo]) -> Vec<Failure> {
     let mut devices = inner.in_service();
     devices.retain(|device| members.contains(&device.member));
     let flushes = devices.iter().map(|device| {
-        let flush: BoxFuture<'_, DiskResult<()>> = Box::pin(inner.flush_of(device));
+        let flush: BoxFuture<'_, DiskResult<()>> = Box::pin(inner.flush_member(device));
         flush
     });
     let results = join(flushes.collect()).await;
@@ -252,7 +261,7 @@ pub async fn remove_failed_members<S: Seam>(inner: &Inner<S>, failures: Vec<Fail
     if failures.is_empty() { Ok(()) } else { remove_members(inner, failures).await }
 }
 
-/// Writes records at `head` on these devices. If `complete`, it also flushes. Members that fail are removed. Returns
+/// Writes records at `head` on these devices. If `is_complete`, it also flushes. Members that fail are removed. Returns
 /// the position of the next block.
 pub(super) async fn write<S: Seam>(
     inner: &Inner<S>,
@@ -260,52 +269,61 @@ pub(super) async fn write<S: Seam>(
     mut head: JournalHead,
     sequence: CommitNo,
     records: &[Record],
-    complete: bool,
+    is_complete: bool,
 ) -> Result<JournalHead, StoreError> {
     let (store, boot, blocks) = {
         let state = inner.state.borrow();
-        (state.superblock.store, state.superblock.boot, inner.pages.borrow().journal.blocks)
+        (state.superblock.store, state.superblock.boot_epoch, inner.pages.borrow().journal.half_blocks)
     };
-    let count = blocks_for(records.len());
-    if head.index as usize + count > blocks as usize {
+    let count = block_count_for(records.len());
+    if head.block_index as usize + count > blocks as usize {
         return Err(StoreError::Failed("the map journal is too small for its checkpoint".to_owned()));
     }
     let mut devices: Vec<Device<S>> = devices.to_vec();
     let mut remaining = count;
     let mut chunks = records.chunks(RECORDS_MAX);
     while remaining > 0 {
-        let (first, mut written) = (head.index, Vec::new());
-        for _ in 0..remaining.min(SPARE_BLOCKS) {
+        let (first, mut written) = (head.block_index, Vec::new());
+        for _ in 0..remaining.min(SPARE_BUFFERS) {
             remaining -= 1;
-            let (generation, index, previous) = (head.generation, head.index, head.previous);
+            let (generation, index, previous) = (head.generation, head.block_index, head.previous_checksum);
             let has_more = remaining > 0;
-            let header = JournalHeader { store, boot, generation, sequence, index, previous, complete, has_more };
+            let header = JournalHeader {
+                store,
+                boot_epoch: boot,
+                generation,
+                sequence,
+                block_index: index,
+                previous_checksum: previous,
+                is_complete,
+                has_more,
+            };
             let (raw, checksum) = header.encode(chunks.next().unwrap_or_default());
-            let spare = inner.pages.borrow_mut().journal.spare.pop();
+            let spare = inner.pages.borrow_mut().journal.spare_buffers.pop();
             let buffer = match spare {
                 Some(buffer) => buffer,
-                None => inner.buffer().await,
+                None => inner.alloc_buffer().await,
             };
             written.push(block_of::<S>(buffer, &raw));
-            (head.index, head.previous) = (index + 1, checksum);
+            (head.block_index, head.previous_checksum) = (index + 1, checksum);
         }
         let at = inner.pages.borrow().journal.block_offset(head.half, first);
         let writes = devices.iter().map(|device| {
             let write: BoxFuture<'_, DiskResult<()>> =
-                Box::pin(inner.write_with_retry_to(device, at, written.clone(), Durability::flushed_if(complete)));
+                Box::pin(inner.write_with_retry_to(device, at, written.clone(), Durability::flushed_if(is_complete)));
             write
         });
         let failures = failures_of(&devices, join(writes.collect()).await);
         {
             let mut state = inner.pages.borrow_mut();
             for device in &devices {
-                state.counts.member_mut(device.member).journal_bytes += (written.len() * seam::BLOCK_BYTES) as u64;
+                state.counters.member_mut(device.member).journal_bytes += (written.len() * seam::BLOCK_BYTES) as u64;
             }
             for block in written {
                 if let Ok(buffer) = seam::Block::thaw(block)
-                    && state.journal.spare.len() < SPARE_BLOCKS
+                    && state.journal.spare_buffers.len() < SPARE_BUFFERS
                 {
-                    state.journal.spare.push(buffer);
+                    state.journal.spare_buffers.push(buffer);
                 }
             }
         }
@@ -326,15 +344,15 @@ fn apply_commit<S: Seam>(inner: &Rc<Inner<S>>, commit: PendingCommit, sequence: 
         *known = sequence.max(*known);
     }
     let mut state = inner.pages.borrow_mut();
-    state.journal.sequence = sequence;
-    for (slot, segment_generation) in commit.freed {
+    state.journal.last_durable_commit = sequence;
+    for (slot, segment_generation) in commit.freed_slots {
         // The segment may have been released or reused since.
         if state.table.is_in(slot, segment_generation) && state.table.phase(slot) == SlotPhase::Dead {
             state.release(slot);
         }
     }
-    commit.marked.into_iter().for_each(|region| state.dirty_regions.set_durable(region));
-    state.journal.commits_done = commit.number;
+    commit.marked_regions.into_iter().for_each(|region| state.dirty_regions.set_durable(region));
+    state.journal.commits_done = commit.commit_number;
     state.journal.notify_waiters();
     drop(state);
     release(inner);

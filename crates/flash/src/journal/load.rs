@@ -8,7 +8,7 @@ use std::rc::Rc;
 use seam::{Block, BlockMut, Piece, Seam};
 
 use super::replay::Replay;
-use super::{SPARE_BLOCKS, start_commit, wait_durable};
+use super::{SPARE_BUFFERS, start_commit, wait_durable};
 use crate::device::{Device, raw};
 use crate::format::Raw;
 use crate::format::journal::{JournalHeader, Record};
@@ -24,7 +24,7 @@ use crate::state::Inner;
 /// Blocks per read.
 const READ_BLOCKS: u32 = 64;
 /// With more free buffers than this, the pool has buffers to spare.
-const BUFFERS_PLENTY: usize = 1_024;
+const FREE_BUFFERS_PLENTY: usize = 1_024;
 /// Number of blocks past the end that are searched for later commits.
 const SEARCH_BLOCKS: u32 = 1_024;
 
@@ -34,9 +34,9 @@ pub struct MapLoaded {
     /// The number of pages.
     pub pages: u64,
     /// The number of suspect pages among them.
-    pub suspect: u64,
+    pub suspect_pages: u64,
     /// The reason why all pages were dropped, if they were.
-    pub dropped: Option<String>,
+    pub drop_reason: Option<String>,
 }
 
 /// A half as it was read.
@@ -45,8 +45,8 @@ struct LoadedHalf {
     /// The position of its next block.
     head: JournalHead,
     /// The last complete commit.
-    sequence: CommitNo,
-    complete: bool,
+    last_commit: CommitNo,
+    is_complete: bool,
     /// Every log member has every block.
     is_mirrored: bool,
 }
@@ -62,8 +62,8 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
     let (half, generation) = find_newest_half(inner).await;
     inner.pages.borrow_mut().journal.generation = generation;
     let is_short =
-        |half: &LoadedHalf| half.sequence < durable.max(CommitNo(1)) && !inner.sabotage.is(Sabotage::KeepShortMap);
-    let persisted_map_ignored = inner.pages.borrow().persisted_map_ignored;
+        |half: &LoadedHalf| half.last_commit < durable.max(CommitNo(1)) && !inner.sabotage.is(Sabotage::KeepShortMap);
+    let persisted_map_ignored = inner.pages.borrow().is_persisted_map_ignored;
     let dropped = match &half {
         None if durable == CommitNo(0) => None,
         _ if persisted_map_ignored => {
@@ -71,7 +71,7 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
         }
         None => Some("the map journal cannot be read from any flash device".to_owned()),
         Some(half) if is_short(half) => {
-            let sequence = half.sequence;
+            let sequence = half.last_commit;
             Some(format!("the map journal ends at commit {sequence}, and {durable} was durable"))
         }
         Some(_) => None,
@@ -103,16 +103,16 @@ async fn find_newest_half<S: Seam>(inner: &Inner<S>) -> (Option<LoadedHalf>, Hal
         for device in &devices {
             // Skip a device that cannot be read.
             let Some(raw) = read_block(inner, device, at).await else { continue };
-            if let Some((header, checksum)) = decode(inner, &raw).filter(|(header, _)| header.index == 0) {
+            if let Some((header, checksum)) = decode(inner, &raw).filter(|(header, _)| header.block_index == 0) {
                 first_blocks.insert((header.generation, checksum), half);
             }
         }
     }
     let highest = first_blocks.keys().map(|(generation, _)| *generation).max().unwrap_or_default();
     for ((generation, checksum), half) in first_blocks.into_iter().rev() {
-        let head = JournalHead { half, generation, index: 0, previous: checksum };
+        let head = JournalHead { half, generation, block_index: 0, previous_checksum: checksum };
         let loaded = read_half(inner, &devices, head).await;
-        if loaded.complete {
+        if loaded.is_complete {
             return (Some(loaded), highest);
         }
     }
@@ -127,21 +127,21 @@ fn decode<S: Seam>(inner: &Inner<S>, raw: &Raw) -> Option<(JournalHeader, u32)> 
 
 /// Reads a half to its end, from the first block, whose checksum is `first.previous`.
 async fn read_half<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: JournalHead) -> LoadedHalf {
-    let segment_counts = inner.state.borrow().superblock.members.iter().map(|entry| entry.segments).collect();
+    let segment_counts = inner.state.borrow().superblock.members.iter().map(|entry| entry.segment_count).collect();
     let (per_frame, blocks, recent_writes_max) = {
         let state = inner.pages.borrow();
-        (state.table.per_frame(), state.journal.blocks, state.journal.recent_writes_max())
+        (state.table.slots_per_frame(), state.journal.half_blocks, state.journal.recent_writes_max())
     };
     let mut half = LoadedHalf {
-        replay: Replay::new(per_frame, (recent_writes_max, zeroes_of(inner)), segment_counts),
-        head: JournalHead { previous: 0, ..first },
-        sequence: CommitNo(0),
-        complete: false,
+        replay: Replay::new(per_frame, (recent_writes_max, zero_checksum(inner)), segment_counts),
+        head: JournalHead { previous_checksum: 0, ..first },
+        last_commit: CommitNo(0),
+        is_complete: false,
         is_mirrored: true,
     };
     let mut boot = BootEpoch(0);
-    'all: while half.head.index < blocks {
-        let from = half.head.index;
+    'all: while half.head.block_index < blocks {
+        let from = half.head.block_index;
         let count = READ_BLOCKS.min(blocks - from);
         let at = inner.pages.borrow().journal.block_offset(first.half, from);
         let mut copies = Vec::new();
@@ -150,9 +150,13 @@ async fn read_half<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Jour
         }
         for index in 0..count as usize {
             let is_next = |(header, checksum): &(JournalHeader, u32)| {
-                let is_expected_block = (header.generation, header.index) == (first.generation, from + index as u32);
-                let follows_checkpoint = header.index > 0 || *checksum == first.previous;
-                is_expected_block && follows_checkpoint && header.previous == half.head.previous && header.boot >= boot
+                let is_expected_block =
+                    (header.generation, header.block_index) == (first.generation, from + index as u32);
+                let follows_checkpoint = header.block_index > 0 || *checksum == first.previous_checksum;
+                is_expected_block
+                    && follows_checkpoint
+                    && header.previous_checksum == half.head.previous_checksum
+                    && header.boot_epoch >= boot
             };
             let take_valid = |copy: &mut Vec<Option<Box<Raw>>>| {
                 let raw = copy[index].take()?;
@@ -163,16 +167,16 @@ async fn read_half<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Jour
             let Some((header, checksum, raw)) = candidates.iter_mut().find_map(Option::take) else { break 'all };
             let Some(records) = JournalHeader::records(&raw).collect::<Option<Vec<_>>>() else { break 'all };
             records.into_iter().for_each(|record| half.replay.apply(record));
-            boot = header.boot;
-            (half.head.index, half.head.previous) = (header.index + 1, checksum);
-            half.complete |= header.complete && !header.has_more;
+            boot = header.boot_epoch;
+            (half.head.block_index, half.head.previous_checksum) = (header.block_index + 1, checksum);
+            half.is_complete |= header.is_complete && !header.has_more;
             if !header.has_more {
-                half.sequence = header.sequence;
+                half.last_commit = header.sequence;
             }
         }
     }
     if has_later_commit(inner, devices, &half, boot).await {
-        half.sequence = CommitNo(0);
+        half.last_commit = CommitNo(0);
     }
     half
 }
@@ -182,10 +186,10 @@ async fn has_later_commit<S: Seam>(
     inner: &Inner<S>,
     devices: &[Device<S>],
     half: &LoadedHalf,
-    boot: BootEpoch,
+    boot_epoch: BootEpoch,
 ) -> bool {
-    let blocks = inner.pages.borrow().journal.blocks;
-    let mut from = half.head.index;
+    let blocks = inner.pages.borrow().journal.half_blocks;
+    let mut from = half.head.block_index;
     let end = blocks.min(from + SEARCH_BLOCKS);
     while from < end {
         let count = READ_BLOCKS.min(end - from);
@@ -194,9 +198,9 @@ async fn has_later_commit<S: Seam>(
             let is_later = |raw: &Raw| {
                 decode(inner, raw).is_some_and(|(header, _)| {
                     header.generation == half.head.generation
-                        && header.boot >= boot
-                        && header.index >= from
-                        && header.sequence > half.sequence.next()
+                        && header.boot_epoch >= boot_epoch
+                        && header.block_index >= from
+                        && header.sequence > half.last_commit.next()
                 })
             };
             if read_each(inner, device, at, count).await.iter().flatten().any(|raw| is_later(raw)) {
@@ -210,19 +214,24 @@ async fn has_later_commit<S: Seam>(
 
 /// Reads blocks of a device; an unreadable block does not affect the others. It uses the journal's own buffers, and
 /// further ones only if the pool has buffers to spare. A task that has filled the pool may wait for the map.
-async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count: u32) -> Vec<Option<Box<Raw>>> {
+async fn read_each<S: Seam>(
+    inner: &Inner<S>,
+    device: &Device<S>,
+    offset_bytes: u64,
+    count: u32,
+) -> Vec<Option<Box<Raw>>> {
     let mut raws = Vec::new();
     while raws.len() < count as usize {
-        let mut buffers = std::mem::take(&mut inner.pages.borrow_mut().journal.spare);
+        let mut buffers = std::mem::take(&mut inner.pages.borrow_mut().journal.spare_buffers);
         let excess = buffers.split_off(buffers.len().min(count as usize - raws.len()));
-        inner.pages.borrow_mut().journal.spare = excess;
-        while buffers.len() + raws.len() < count as usize && inner.seam.blocks_free() > BUFFERS_PLENTY {
+        inner.pages.borrow_mut().journal.spare_buffers = excess;
+        while buffers.len() + raws.len() < count as usize && inner.seam.blocks_free() > FREE_BUFFERS_PLENTY {
             buffers.extend(inner.alloc());
         }
         if buffers.is_empty() {
-            buffers.push(inner.buffer().await);
+            buffers.push(inner.alloc_buffer().await);
         }
-        let from = at + (raws.len() * seam::BLOCK_BYTES) as u64;
+        let from = offset_bytes + (raws.len() * seam::BLOCK_BYTES) as u64;
         let requested = buffers.len();
         let (result, pieces) = inner.read_from(device, from, buffers.into_iter().map(Piece::whole).collect()).await;
         let blocks: Vec<S::Block> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
@@ -232,9 +241,9 @@ async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count
             Err(_) => {}
         }
         {
-            let spare = &mut inner.pages.borrow_mut().journal.spare;
+            let spare = &mut inner.pages.borrow_mut().journal.spare_buffers;
             spare.extend(blocks.into_iter().filter_map(|block| block.thaw().ok()));
-            spare.truncate(SPARE_BLOCKS);
+            spare.truncate(SPARE_BUFFERS);
         }
         if result.is_err() && requested > 1 {
             // Repeat block by block.
@@ -248,17 +257,17 @@ async fn read_each<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64, count
 }
 
 /// Reads a block of a device; `None` if it is unreadable.
-async fn read_block<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64) -> Option<Box<Raw>> {
-    let spare = inner.pages.borrow_mut().journal.spare.pop();
+async fn read_block<S: Seam>(inner: &Inner<S>, device: &Device<S>, offset_bytes: u64) -> Option<Box<Raw>> {
+    let spare = inner.pages.borrow_mut().journal.spare_buffers.pop();
     let buffer = match spare {
         Some(buffer) => buffer,
-        None => inner.buffer().await,
+        None => inner.alloc_buffer().await,
     };
-    let (result, mut pieces) = inner.read_from(device, at, vec![Piece::whole(buffer)]).await;
+    let (result, mut pieces) = inner.read_from(device, offset_bytes, vec![Piece::whole(buffer)]).await;
     let block = pieces.pop().expect("a read returns its pieces").block.freeze();
     let raw_block = result.is_ok().then(|| raw(&block));
     if let Ok(buffer) = block.thaw() {
-        inner.pages.borrow_mut().journal.spare.push(buffer);
+        inner.pages.borrow_mut().journal.spare_buffers.push(buffer);
     }
     raw_block
 }
@@ -266,7 +275,7 @@ async fn read_block<S: Seam>(inner: &Inner<S>, device: &Device<S>, at: u64) -> O
 /// The generation of each page segment in the map, read from its header block. The log may have reused the segment
 /// since.
 async fn read_segment_generations<S: Seam>(inner: &Inner<S>, replay: &Replay) -> BTreeMap<MemberSegment, u64> {
-    let mut generations = std::mem::take(&mut inner.pages.borrow_mut().generations_found);
+    let mut generations = std::mem::take(&mut inner.pages.borrow_mut().segment_generations.found);
     let (store, segment_bytes) = {
         let state = inner.state.borrow();
         (state.superblock.store, state.superblock.segment_bytes)
@@ -312,7 +321,7 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
     for ((member, segment), frame) in replay.frames.clone() {
         let is_usable = !store.superblock.carries_log(member)
             || !log_segments.contains(&segment)
-            || store.segments.lent().contains(&segment);
+            || store.segments.lent_segments().contains(&segment);
         if !is_usable || generations.get(&(member, segment)) != Some(&replay.table.frame(frame).segment_generation) {
             replay.free_segment(member, segment);
             state.journal.pending_records.push(Record::FreeSegment { member, segment });
@@ -332,29 +341,29 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
     state.volumes = std::mem::take(&mut replay.volumes);
     state.volume_numbers = state.volumes.iter().map(|(number, volume_id)| (*volume_id, *number)).collect();
     state.table.drop_orphans(&state.volumes);
-    state.table.index();
+    state.table.build_index();
     state.recent_writes = std::mem::take(&mut replay.recent_writes);
     state.recent_writes.mark_all_recorded();
     let recent_writes_max = state.journal.recent_writes_max();
-    state.recent_writes.set_limit(recent_writes_max, zeroes_of(inner));
+    state.recent_writes.set_limit(recent_writes_max, zero_checksum(inner));
     for region in std::mem::take(&mut replay.dirty_regions) {
         mark_suspect(state, region);
     }
     state.journal.head = half.head;
-    state.journal.sequence = half.sequence;
+    state.journal.last_durable_commit = half.last_commit;
     let log = inner.log_devices();
-    state.journal.mirrors =
+    state.journal.mirror_members =
         if half.is_mirrored { log.iter().map(|device| device.member).collect() } else { Vec::new() };
     // A mirror that lacks blocks gets the whole map by a checkpoint. Until then no commit is written to this half.
-    state.journal.checkpoint_requested = !half.is_mirrored;
+    state.journal.is_checkpoint_requested = !half.is_mirrored;
     let known = &mut inner.state.borrow_mut().superblock.journal_commit;
-    *known = half.sequence.max(*known);
-    state.journal.sequence = *known;
+    *known = half.last_commit.max(*known);
+    state.journal.last_durable_commit = *known;
     prepare_slots(state);
 }
 
 /// The checksum of a block of zeroes.
-fn zeroes_of<S: Seam>(inner: &Inner<S>) -> u32 {
+fn zero_checksum<S: Seam>(inner: &Inner<S>) -> u32 {
     inner.seam.zero_block().checksum(0)
 }
 
@@ -367,13 +376,13 @@ fn mark_suspect<S: Seam>(state: &mut PageState<S>, region: Region) {
     state.recent_writes.mark_unproven(region.0, &blocks_of(region));
 }
 
-/// Frees empty slots, drops slots without a valid block, and seals the others. Nothing is added to a sealed slot:
+/// Frees empty slots, drops slots without a valid block, and seals the others. A sealed slot accepts no blocks:
 /// before the crash, blocks may have been written there without a record.
 fn prepare_slots<S: Seam>(state: &mut PageState<S>) {
     for slot in state.table.ranges().into_iter().flatten() {
         match state.table.phase(slot) {
-            SlotPhase::Free => state.free.push_back(slot),
-            SlotPhase::Live if state.table.valid(slot) == 0 => state.drop_page(slot, DropRecord::Own),
+            SlotPhase::Free => state.slot_lists.free.push_back(slot),
+            SlotPhase::Live if state.table.valid_mask(slot) == 0 => state.drop_page(slot, DropRecord::Own),
             SlotPhase::Live => drop(state.table.set_flag(slot, SEALED, true)),
             SlotPhase::Writing | SlotPhase::Dead => {}
         }
@@ -389,20 +398,20 @@ pub fn start_empty_map<S: Seam>(inner: &Inner<S>, durable: CommitNo) {
     }
     state.clear_map();
     let journal = &mut state.journal;
-    journal.mirrors.clear();
+    journal.mirror_members.clear();
     journal.checkpoint = None;
-    journal.sequence = journal.sequence.max(durable);
-    journal.head.index = journal.blocks;
-    journal.checkpoint_requested = true;
+    journal.last_durable_commit = journal.last_durable_commit.max(durable);
+    journal.head.block_index = journal.half_blocks;
+    journal.is_checkpoint_requested = true;
     let recent_writes_max = journal.recent_writes_max();
-    state.recent_writes.set_limit(recent_writes_max, zeroes_of(inner));
+    state.recent_writes.set_limit(recent_writes_max, zero_checksum(inner));
     state.phase = MapPhase::Ready;
 }
 
 /// Applies the invalidations that arrived before the map was loaded. Returns the outcome of loading.
 fn apply_early_invalidations<S: Seam>(inner: &Inner<S>, dropped: Option<String>) -> MapLoaded {
     let mut state = inner.pages.borrow_mut();
-    let early = std::mem::take(&mut state.early);
+    let early = std::mem::take(&mut state.early_invalidations);
     for volume_id in early.volumes {
         state.invalidate(volume_id, BlockNo::ALL);
     }
@@ -412,5 +421,5 @@ fn apply_early_invalidations<S: Seam>(inner: &Inner<S>, dropped: Option<String>)
         }
     }
     let counts = state.table.counts();
-    MapLoaded { pages: counts.pages, suspect: counts.suspect, dropped }
+    MapLoaded { pages: counts.pages, suspect_pages: counts.suspect_pages, drop_reason: dropped }
 }

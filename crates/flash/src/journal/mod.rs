@@ -19,19 +19,19 @@ use seam::{Nanos, Seam};
 use crate::state::Inner;
 
 /// Maximum delay of records that no caller waits for.
-const LAZY_DELAY: Nanos = Nanos::from_secs(1);
+const LAZY_COMMIT_DELAY: Nanos = Nanos::from_secs(1);
 /// From this number of slots with pending records on, a commit starts without a delay.
-pub const PENDING_MANY: usize = 1_024;
+pub const PENDING_SLOTS_MANY: usize = 1_024;
 /// Spare buffers of the journal, so that an exhausted pool blocks no commit: destage waits for commits.
-pub const SPARE_BLOCKS: usize = 4;
+pub const SPARE_BUFFERS: usize = 4;
 
 /// Starts a commit of all pending records.
 pub fn start_commit<S: Seam>(inner: &Rc<Inner<S>>) {
     let starts_task = {
         let mut state = inner.pages.borrow_mut();
         // A map that is not loaded yet cannot be written.
-        state.journal.urgent = true;
-        state.is_ready() && !std::mem::replace(&mut state.journal.running, true)
+        state.journal.is_urgent = true;
+        state.is_ready() && !std::mem::replace(&mut state.journal.is_running, true)
     };
     if starts_task {
         inner.seam.spawn(commit::run(Rc::clone(inner)));
@@ -42,12 +42,12 @@ pub fn start_commit<S: Seam>(inner: &Rc<Inner<S>>) {
 pub fn schedule_commit<S: Seam>(inner: &Rc<Inner<S>>) {
     let (is_many, set_timer) = {
         let mut state = inner.pages.borrow_mut();
-        let idle = !state.is_ready() || (!state.has_pending() && !state.dirty_regions.any_settled());
+        let idle = !state.is_ready() || (!state.has_pending() && !state.dirty_regions.has_settled());
         if idle {
             return;
         }
-        let is_many = state.unrecorded_slots.len() + state.dead.len() >= PENDING_MANY;
-        (is_many, !is_many && !std::mem::replace(&mut state.journal.timer_set, true))
+        let is_many = state.slot_lists.unrecorded.len() + state.slot_lists.dead.len() >= PENDING_SLOTS_MANY;
+        (is_many, !is_many && !std::mem::replace(&mut state.journal.is_timer_set, true))
     };
     if is_many {
         return start_commit(inner);
@@ -55,9 +55,9 @@ pub fn schedule_commit<S: Seam>(inner: &Rc<Inner<S>>) {
     if set_timer {
         let (seam, weak) = (inner.seam.clone(), Rc::downgrade(inner));
         inner.seam.spawn(async move {
-            seam.sleep(LAZY_DELAY).await;
+            seam.sleep(LAZY_COMMIT_DELAY).await;
             let Some(inner) = weak.upgrade() else { return };
-            inner.pages.borrow_mut().journal.timer_set = false;
+            inner.pages.borrow_mut().journal.is_timer_set = false;
             if inner.pages.borrow().has_pending() {
                 start_commit(&inner);
             }

@@ -30,16 +30,16 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// An empty map. A frame has `per_frame` slots.
+    /// An empty map. A frame has `slots_per_frame` slots.
     ///
     /// `segment_counts` has the number of segments of each member. Records of other segments are ignored: they belong
     /// to a removed device or are forged. `recent_writes_max` is the maximum number of recent writes; `zeroes` is the
     /// checksum of a block of zeroes.
-    pub fn new(per_frame: u32, (recent_writes_max, zeroes): (usize, u32), segment_counts: Vec<u32>) -> Replay {
+    pub fn new(slots_per_frame: u32, (recent_writes_max, zeroes): (usize, u32), segment_counts: Vec<u32>) -> Replay {
         let mut recent_writes = RecentWrites::default();
         recent_writes.set_limit(recent_writes_max, zeroes);
         Replay {
-            table: SlotTable::new(per_frame, 0),
+            table: SlotTable::new(slots_per_frame, 0),
             frames: BTreeMap::new(),
             last_frame: None,
             volumes: BTreeMap::new(),
@@ -53,13 +53,13 @@ impl Replay {
     /// Applies a record.
     pub fn apply(&mut self, record: Record) {
         match record {
-            Record::Slot { member, slot, volume, page, valid, writes, generation } => {
-                if let Some(slot) = self.slot(member, slot) {
+            Record::Slot { member, slot, volume_number: volume, page, valid_mask: valid, writes, generation } => {
+                if let Some(slot) = self.slot_of_member(member, slot) {
                     self.table.restore(slot, Some((key_of(volume, page), valid, writes)), generation);
                 }
             }
             Record::Free { member, slot, generation } => {
-                if let Some(slot) = self.slot(member, slot) {
+                if let Some(slot) = self.slot_of_member(member, slot) {
                     self.table.restore(slot, None, generation);
                 }
             }
@@ -89,24 +89,28 @@ impl Replay {
             // Ignore blocks past the end of any volume.
             Record::DirtyRegion { region, .. } if region >= BLOCKS_END.0 / REGION_BLOCKS => {}
             Record::RecentWrite { block, .. } | Record::RecentWriteGone { block, .. } if block >= BLOCKS_END => {}
-            Record::DirtyRegion { volume, region, is_dirty } => {
+            Record::DirtyRegion { volume_number: volume, region, is_dirty } => {
                 if is_dirty {
                     self.dirty_regions.insert((volume, region));
                 } else {
                     self.dirty_regions.remove(&(volume, region));
                 }
             }
-            Record::RecentWrite { volume, block, checksum, was_reread: true } => {
+            Record::RecentWrite { volume_number: volume, block, checksum, was_reread: true } => {
                 self.recent_writes.record_reread(volume, block, checksum);
             }
-            Record::RecentWrite { volume, block, checksum, .. } => self.recent_writes.push(volume, block, checksum),
-            Record::RecentWriteGone { volume, block } => drop(self.recent_writes.remove(volume, block.single())),
+            Record::RecentWrite { volume_number: volume, block, checksum, .. } => {
+                self.recent_writes.push(volume, block, checksum)
+            }
+            Record::RecentWriteGone { volume_number: volume, block } => {
+                drop(self.recent_writes.remove(volume, block.single()))
+            }
         }
     }
 
     /// The slot of this number of a member, if its segment holds pages.
-    fn slot(&mut self, member: MemberNo, slot: u32) -> Option<SlotId> {
-        let per_frame = self.table.per_frame();
+    fn slot_of_member(&mut self, member: MemberNo, slot: u32) -> Option<SlotId> {
+        let per_frame = self.table.slots_per_frame();
         let segment = (member, SegmentNo(slot.checked_div(per_frame)?));
         if self.last_frame.is_none_or(|(last, _)| last != segment) {
             self.last_frame = Some((segment, *self.frames.get(&segment)?));
@@ -133,9 +137,9 @@ impl Replay {
         segments.into_iter().for_each(|segment| self.free_segment(member, segment));
     }
 
-    fn drop_pages(&mut self, volume: u16) {
+    fn drop_pages(&mut self, volume_number: u16) {
         let slots = self.frames.values().flat_map(|frame| self.table.slots_of(*frame));
-        let of_volume = |slot: &SlotId| self.table.is_page(*slot) && page_of(self.table.key(*slot)).0 == volume;
+        let of_volume = |slot: &SlotId| self.table.is_page(*slot) && page_of(self.table.key(*slot)).0 == volume_number;
         for slot in slots.filter(of_volume).collect::<Vec<_>>() {
             self.table.restore(slot, None, self.table.generation(slot));
         }
@@ -156,9 +160,9 @@ mod tests {
         }
         assert_eq!(replay.frames.keys().collect::<Vec<_>>(), [&(MemberNo(0), SegmentNo(3))]);
         for at in [BLOCKS_END, BlockNo::MAX] {
-            replay.apply(Record::DirtyRegion { volume: 1, region: at.0, is_dirty: true });
-            replay.apply(Record::RecentWrite { volume: 1, block: at, checksum: 1, was_reread: false });
-            replay.apply(Record::RecentWriteGone { volume: 1, block: at });
+            replay.apply(Record::DirtyRegion { volume_number: 1, region: at.0, is_dirty: true });
+            replay.apply(Record::RecentWrite { volume_number: 1, block: at, checksum: 1, was_reread: false });
+            replay.apply(Record::RecentWriteGone { volume_number: 1, block: at });
         }
         assert!(replay.dirty_regions.is_empty());
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Disk, Piece, Seam};
 
 use super::{is_member, resync};
-use crate::create::{SEGMENTS_MIN, new_uuid, require_empty, segments_of};
+use crate::create::{SEGMENTS_MIN, new_uuid, require_empty, segment_count_of};
 use crate::device::{Device, Durability, block_of};
 use crate::error::StoreError;
 use crate::format::FIRST_SEGMENT_BYTES;
@@ -38,7 +38,7 @@ pub fn member_entry<S: Seam>(inner: &Inner<S>, member: MemberNo) -> Result<Membe
 }
 
 /// Checks a new device and marks it as resyncing, under a free number.
-pub async fn prepare<S: Seam>(
+pub async fn prepare_device<S: Seam>(
     inner: &Rc<Inner<S>>,
     disk: MemberDisk<S>,
     role: Role,
@@ -81,13 +81,13 @@ pub async fn prepare<S: Seam>(
     }
     device.member = free_number(&own_superblock.members)?;
     let since_generation = own_superblock.generation.low_bits();
-    let segments = segments_of(&device, own_superblock.segment_bytes);
+    let segments = segment_count_of(&device, own_superblock.segment_bytes);
     let entry = MemberEntry {
         uuid: new_uuid(&inner.seam),
         state: MemberState::Resyncing,
         role,
-        segments,
-        since: since_generation,
+        segment_count: segments,
+        since_generation,
     };
     match own_superblock.members.get_mut(device.member.index()) {
         Some(old) => *old = entry,
@@ -95,11 +95,11 @@ pub async fn prepare<S: Seam>(
     }
     own_superblock.member = device.member;
     for at in SUPERBLOCK_OFFSETS {
-        let block = block_of::<S>(inner.buffer().await, &own_superblock.encode());
+        let block = block_of::<S>(inner.alloc_buffer().await, &own_superblock.encode());
         inner
             .write_with_retry_to(&device, at, vec![block], Durability::Flushed)
             .await
-            .map_err(|error| device.failed(error))?;
+            .map_err(|error| device.wrap_error(error))?;
     }
     inner.state.borrow_mut().jobs.set_prepared(entry);
     Ok(device)
@@ -112,13 +112,13 @@ fn free_number(members: &[MemberEntry]) -> Result<MemberNo, StoreError> {
     }
     let vacant = (0..).map(MemberNo).zip(members).filter(|(_, entry)| entry.state == MemberState::Vacant);
     // The number that has been vacant longest.
-    let oldest = vacant.min_by_key(|(_, entry)| entry.since).map(|(member, _)| member);
+    let oldest = vacant.min_by_key(|(_, entry)| entry.since_generation).map(|(member, _)| member);
     oldest.ok_or(StoreError::DeviceCount(MEMBERS_MAX + 1))
 }
 
 /// Applies the change: resyncs a joining log member, then switches the members between two batches. Returns the number
 /// of the joining device, otherwise of the leaving member.
-pub async fn apply<S: Seam>(running: &RunningJob<S>, change: Change<S>) -> Result<MemberNo, StoreError> {
+pub async fn apply_change<S: Seam>(running: &RunningJob<S>, change: Change<S>) -> Result<MemberNo, StoreError> {
     let inner = &running.inner;
     let Change { joining, leaving, copies_min } = change;
     // The joining device accepts no pages until the switch has ended: then its log segments no longer look free.
@@ -203,7 +203,7 @@ fn switch_in_memory<S: Seam>(
 ) -> Result<Option<PendingSwitch<S>>, StoreError> {
     let mut guard = inner.state.borrow_mut();
     let state = &mut *guard;
-    if let Some(error) = &state.failed {
+    if let Some(error) = &state.failure {
         return Err(error.clone());
     }
     let joining_member = joining.as_ref().map(|(device, _)| device.member);
@@ -213,7 +213,7 @@ fn switch_in_memory<S: Seam>(
         return Err(StoreError::Refused("no member would be left that carries the log".to_owned()));
     }
     let was_lost = |member| !state.superblock.serves(member) && !state.jobs.has_prepared();
-    if (joins_log && state.joining.is_none()) || joining_member.is_some_and(was_lost) {
+    if (joins_log && state.joining_device.is_none()) || joining_member.is_some_and(was_lost) {
         return Err(StoreError::Refused("the joining device has failed".to_owned()));
     }
     let leaves_log = leaving.is_some_and(|member| state.superblock.carries_log(member));
@@ -228,8 +228,8 @@ fn switch_in_memory<S: Seam>(
     if let Some(leaving) = leaving {
         let was_serving = state.superblock.serves(leaving);
         let entry = &mut state.superblock.members[leaving.index()];
-        (entry.state, entry.since) = (MemberState::Vacant, since_generation);
-        state.reports.retain(|report| report.member != leaving);
+        (entry.state, entry.since_generation) = (MemberState::Vacant, since_generation);
+        state.member_reports.retain(|report| report.member != leaving);
         inner.pages.borrow_mut().drop_member_pages(leaving);
         let index = state.devices.iter().position(|device| device.member == leaving);
         // A failed device may never answer, so it is not erased.
@@ -243,7 +243,7 @@ fn switch_in_memory<S: Seam>(
         }
         admit_member(state, device, role, since_generation);
     }
-    state.joining = None;
+    state.joining_device = None;
     let next = state.next_sequence;
     let tail = state.segments.advance_tail(next);
     state.superblock.tail = tail;
@@ -275,17 +275,17 @@ fn admit_member<S: Seam>(state: &mut State<S>, device: Device<S>, role: Role, si
         for (member, entry) in (0..).map(MemberNo).zip(&mut state.superblock.members) {
             if entry.state == MemberState::Lost && entry.role == Role::Log && member != device.member {
                 entry.state = MemberState::Vacant;
-                state.reports.retain(|report| report.member != member);
+                state.member_reports.retain(|report| report.member != member);
                 state.devices.retain(|device| device.member != member);
             }
         }
     }
     let entry = &mut state.superblock.members[index];
-    (entry.state, entry.role, entry.since) = (MemberState::InService, role, since_generation);
-    state.superblock.segments = state.segments.limit.0.min(state.superblock.segments);
-    state.reports.retain(|report| report.member != device.member);
-    state.reports.push(report(device.member, role, Some(&device), MemberStatus::InService));
-    state.reports.sort_by_key(|report| report.member);
+    (entry.state, entry.role, entry.since_generation) = (MemberState::InService, role, since_generation);
+    state.superblock.log_segment_count = state.segments.limit_segment.0.min(state.superblock.log_segment_count);
+    state.member_reports.retain(|report| report.member != device.member);
+    state.member_reports.push(report(device.member, role, Some(&device), MemberStatus::InService));
+    state.member_reports.sort_by_key(|report| report.member);
 }
 
 /// Erases the metadata area of a device: it is no longer recognised as a member and counts as empty. Errors are
@@ -295,5 +295,5 @@ async fn erase_metadata<S: Seam>(inner: &Rc<Inner<S>>, device: &Device<S>) {
         let zeroes = (0..ERASE_BLOCKS).map(|_| Piece::whole(inner.seam.zero_block())).collect();
         let _ = inner.write_to(device, at, zeroes).await;
     }
-    let _ = inner.flush_of(device).await;
+    let _ = inner.flush_member(device).await;
 }

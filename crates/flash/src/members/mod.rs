@@ -29,16 +29,16 @@ use crate::state::jobs::{JobKind, RunningJob};
 use crate::succession::{Succession, find_successor, log_copies, log_placement, needs_take_over, succession};
 use change::Change;
 
-pub use resync::{copy_blocks, keep_buffers};
+pub use resync::{copy_buffer_count, keep_buffers};
 
 /// Adds a device: to the log if that has fewer than two copies, otherwise for only pages. Returns its number.
 pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: MemberDisk<S>, force: bool) -> Result<MemberNo, StoreError> {
     let running = RunningJob::begin(inner, JobKind::Add)?;
     let role = plan::role_of_added(inner);
-    let device = change::prepare(inner, disk, role, force).await?;
+    let device = change::prepare_device(inner, disk, role, force).await?;
     running.set_member(device.member);
     let change = Change { joining: Some((device, role)), leaving: None, copies_min: 0 };
-    change::apply(&running, change).await
+    change::apply_change(&running, change).await
 }
 
 /// Replaces a member, in service or not, by a new device. Returns the new device's number.
@@ -58,15 +58,15 @@ pub async fn replace<S: Seam>(
         let state = inner.state.borrow();
         log_copies(&state, None).min(log_placement(&state).copies())
     };
-    let device = change::prepare(inner, disk, role, force).await?;
+    let device = change::prepare_device(inner, disk, role, force).await?;
     running.set_member(device.member);
     wait_loaded_if_begun(inner).await;
     if !has_pages(inner, old) {
         let change = Change { joining: Some((device, role)), leaving: Some(old), copies_min };
-        return change::apply(&running, change).await;
+        return change::apply_change(&running, change).await;
     }
     let joins = Change { joining: Some((device, role)), leaving: None, copies_min: 0 };
-    let new = change::apply(&running, joins).await?;
+    let new = change::apply_change(&running, joins).await?;
     let moved = relocate(&running, old, Some(new), true).await;
     // The old device may have failed meanwhile.
     let is_done = moved.is_ok() || !inner.state.borrow().superblock.serves(old);
@@ -74,7 +74,7 @@ pub async fn replace<S: Seam>(
         Err(error) if !is_done => error,
         // Its pages stay closed until it has left.
         _vacated => {
-            return change::apply(&running, Change { joining: None, leaving: Some(old), copies_min })
+            return change::apply_change(&running, Change { joining: None, leaving: Some(old), copies_min })
                 .await
                 .map(|_| new);
         }
@@ -103,7 +103,7 @@ async fn undo_replacement<S: Seam>(
     if inner.state.borrow().superblock.serves(new) && !may_leave {
         return Ok(false);
     }
-    change::apply(running, Change { joining: None, leaving: Some(new), copies_min }).await?;
+    change::apply_change(running, Change { joining: None, leaving: Some(new), copies_min }).await?;
     Ok(true)
 }
 
@@ -131,7 +131,7 @@ pub async fn remove<S: Seam>(
         let copies_wanted = if allow_single_copy { 1 } else { log_placement(&state).copies() };
         log_copies(&state, None).min(copies_wanted)
     };
-    change::apply(&running, Change { joining, leaving: Some(member), copies_min }).await.map(drop)
+    change::apply_change(&running, Change { joining, leaving: Some(member), copies_min }).await.map(drop)
 }
 
 /// The member that takes over the log when `member` leaves, if the log needs one; fails if the log would have fewer
@@ -160,9 +160,9 @@ fn successor_of<S: Seam>(
 pub fn start_take_over<S: Seam>(inner: &Inner<S>) {
     let may_start = {
         let state = inner.state.borrow();
-        state.failed.is_none() && state.jobs.may_take_over() && needs_take_over(&state)
+        state.failure.is_none() && state.jobs.may_take_over() && needs_take_over(&state)
     };
-    if let Some(inner) = inner.me.upgrade().filter(|_| may_start) {
+    if let Some(inner) = inner.self_ref.upgrade().filter(|_| may_start) {
         inner.seam.clone().spawn(take_over(inner));
     }
 }
@@ -174,7 +174,8 @@ async fn take_over<S: Seam>(inner: Rc<Inner<S>>) {
     let member = device.member;
     running.set_member(member);
     let result =
-        change::apply(&running, Change { joining: Some((device, Role::Log)), leaving: None, copies_min: 0 }).await;
+        change::apply_change(&running, Change { joining: Some((device, Role::Log)), leaving: None, copies_min: 0 })
+            .await;
     if let Err(StoreError::Disk { error, .. }) = result {
         // The device rejects writes. Its removal starts the take-over by the next device.
         let _ = remove_members(&inner, vec![(member, error)]).await;

@@ -30,7 +30,7 @@ pub fn role_of_replacement<S: Seam>(inner: &Inner<S>, old: MemberNo, entry: &Mem
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinPlan {
     /// The map of clean pages is loaded; before, no page is counted.
-    pub loaded: bool,
+    pub is_map_loaded: bool,
     /// Pages of the replaced member for which the new device and the others have room.
     pub kept_pages: u64,
     /// Pages of the replaced member without room. Beside them, pages without a recent use are dropped as well.
@@ -62,7 +62,7 @@ pub fn plan_join<S: Seam>(
     };
     let state = inner.pages.borrow();
     Ok(JoinPlan {
-        loaded: state.is_ready(),
+        is_map_loaded: state.is_ready(),
         kept_pages,
         dropped_pages,
         room_before: slot_room(inner, &state, MemberChange::default()),

@@ -19,9 +19,9 @@ pub struct SegmentVerifier {
     segment: Segment,
     /// Sequence number of the batch whose header is expected next, and the block where it is expected.
     sequence: Sequence,
-    header_at: u32,
+    next_header_index: u32,
     /// Data blocks that the last header named: their index, seed and checksum.
-    data: VecDeque<(u32, u32, u32)>,
+    expected_data: VecDeque<(u32, u32, u32)>,
 }
 
 impl SegmentVerifier {
@@ -32,42 +32,46 @@ impl SegmentVerifier {
             number,
             segment,
             sequence: segment.first_sequence,
-            header_at: 0,
-            data: VecDeque::new(),
+            next_header_index: 0,
+            expected_data: VecDeque::new(),
         }
     }
 
     /// Whether the block is intact; `None` if no header determines its content. After a bad block, another copy of it
     /// can be checked.
-    pub fn is_good<B: Block>(&mut self, index: u32, block: &B) -> Option<bool> {
-        if let Some((_, seed, checksum)) = self.data.front().filter(|(data_index, _, _)| *data_index == index) {
+    pub fn is_good<B: Block>(&mut self, block_index: u32, block: &B) -> Option<bool> {
+        if let Some((_, seed, checksum)) =
+            self.expected_data.front().filter(|(data_index, _, _)| *data_index == block_index)
+        {
             let good = block.checksum(*seed) == *checksum;
             if good {
-                self.data.pop_front();
+                self.expected_data.pop_front();
             }
             return Some(good);
         }
-        if index != self.header_at || self.sequence > self.segment.last_sequence {
+        if block_index != self.next_header_index || self.sequence > self.segment.last_sequence {
             return None;
         }
         let header = BatchHeader::decode(&raw(block)).map(|(header, _)| header).filter(|header| {
             header.store == self.store
-                && (header.segment, header.offset) == (self.number, index)
-                && (header.boot, header.first_sequence, header.sequence)
-                    == (self.segment.boot, self.segment.first_sequence, self.sequence)
+                && (header.segment, header.offset_blocks) == (self.number, block_index)
+                && (header.boot_epoch, header.first_sequence, header.sequence)
+                    == (self.segment.boot_epoch, self.segment.first_sequence, self.sequence)
         });
         let Some(header) = header else { return Some(false) };
-        let seed = |volume_id, block| data_seed(volume_id, block, header.boot, header.first_sequence);
-        self.data.extend(header.data().map(|(record, index, sum)| (index, seed(record.volume_id, record.block), sum)));
+        let seed = |volume_id, block| data_seed(volume_id, block, header.boot_epoch, header.first_sequence);
+        self.expected_data.extend(
+            header.data_records().map(|(record, index, sum)| (index, seed(record.volume_id, record.block), sum)),
+        );
         self.sequence = self.sequence.next();
-        self.header_at = index + header.blocks();
+        self.next_header_index = block_index + header.block_count();
         Some(true)
     }
 
     /// Skips a block that has no good copy.
-    pub fn skip(&mut self, index: u32) {
-        if self.data.front().is_some_and(|(data_index, _, _)| *data_index == index) {
-            self.data.pop_front();
+    pub fn skip(&mut self, block_index: u32) {
+        if self.expected_data.front().is_some_and(|(data_index, _, _)| *data_index == block_index) {
+            self.expected_data.pop_front();
         }
     }
 }
@@ -77,8 +81,8 @@ pub async fn read_block<S: Seam>(
     inner: &Inner<S>,
     device: &Device<S>,
     segment: SegmentNo,
-    index: u32,
+    block_index: u32,
 ) -> Option<S::Block> {
-    let at = block_offset(inner.state.borrow().superblock.segment_bytes, segment, index);
+    let at = block_offset(inner.state.borrow().superblock.segment_bytes, segment, block_index);
     device.read_blocks(inner, at, 1).await.ok()?.pop()
 }

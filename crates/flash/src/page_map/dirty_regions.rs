@@ -30,18 +30,18 @@ struct DirtyRegion {
     /// Number of this dirty period: a region that was cleared and marked again gets a new one.
     period: u64,
     /// A durable record marks the region as dirty.
-    durable: bool,
+    is_durable: bool,
     /// Writes in flight.
-    active: u32,
+    writes_in_flight: u32,
     /// The last completion that is not covered by a flush of the backing.
     unflushed: Option<CompletionNo>,
     /// The value of [`DirtyRegions::clock`] at the region's last write.
-    last_write: u64,
+    last_write_count: u64,
 }
 
 impl DirtyRegion {
     fn is_settled(&self) -> bool {
-        self.durable && self.active == 0 && self.unflushed.is_none()
+        self.is_durable && self.writes_in_flight == 0 && self.unflushed.is_none()
     }
 }
 
@@ -50,13 +50,13 @@ impl DirtyRegion {
 pub struct DirtyRegions {
     regions: BTreeMap<Region, DirtyRegion>,
     /// Number of writes begun.
-    clock: u64,
+    write_count: u64,
 }
 
 impl DirtyRegions {
     /// Number of writes begun since the opening.
     pub fn write_count(&self) -> u64 {
-        self.clock
+        self.write_count
     }
 
     /// Number of dirty regions.
@@ -66,31 +66,32 @@ impl DirtyRegions {
 
     /// True when the region is durably dirty.
     pub fn is_durable(&self, region: Region) -> bool {
-        self.regions.get(&region).is_some_and(|dirty| dirty.durable)
+        self.regions.get(&region).is_some_and(|dirty| dirty.is_durable)
     }
 
     /// Begins a write to a region. Returns the number of its dirty period, and a record if the region was clean.
     pub fn begin_write(&mut self, region: Region) -> (u64, Option<Record>) {
-        self.clock += 1;
+        self.write_count += 1;
         let new = !self.regions.contains_key(&region);
-        let dirty = self.regions.entry(region).or_insert(DirtyRegion { period: self.clock, ..DirtyRegion::default() });
-        dirty.active += 1;
-        dirty.last_write = self.clock;
-        let record = Record::DirtyRegion { volume: region.0, region: region.1, is_dirty: true };
+        let dirty =
+            self.regions.entry(region).or_insert(DirtyRegion { period: self.write_count, ..DirtyRegion::default() });
+        dirty.writes_in_flight += 1;
+        dirty.last_write_count = self.write_count;
+        let record = Record::DirtyRegion { volume_number: region.0, region: region.1, is_dirty: true };
         (dirty.period, new.then_some(record))
     }
 
     /// Ends a write that began in this dirty period of a region, as this completion.
     pub fn end_write(&mut self, region: Region, period: u64, completion: CompletionNo) {
         if let Some(dirty) = self.regions.get_mut(&region).filter(|dirty| dirty.period == period) {
-            dirty.active = dirty.active.checked_sub(1).expect("a write ends once");
+            dirty.writes_in_flight = dirty.writes_in_flight.checked_sub(1).expect("a write ends once");
             dirty.unflushed = dirty.unflushed.max(Some(completion));
         }
     }
 
     /// Records that a flush of a volume's backing has covered completions below `covered`.
-    pub fn record_flush(&mut self, volume: u16, covered: CompletionNo) {
-        for dirty in self.regions.range_mut((volume, 0)..=(volume, u64::MAX)).map(|(_, dirty)| dirty) {
+    pub fn record_flush(&mut self, volume_number: u16, covered: CompletionNo) {
+        for dirty in self.regions.range_mut((volume_number, 0)..=(volume_number, u64::MAX)).map(|(_, dirty)| dirty) {
             dirty.unflushed = dirty.unflushed.filter(|completion| *completion >= covered);
         }
     }
@@ -98,14 +99,15 @@ impl DirtyRegions {
     /// Records that the commit that marks this region dirty is durable.
     pub fn set_durable(&mut self, region: Region) {
         if let Some(dirty) = self.regions.get_mut(&region) {
-            dirty.durable = true;
+            dirty.is_durable = true;
         }
     }
 
     /// Restores a dirty region that recovery has found.
     pub fn restore(&mut self, region: Region) {
-        self.clock += 1;
-        self.regions.insert(region, DirtyRegion { period: self.clock, durable: true, ..DirtyRegion::default() });
+        self.write_count += 1;
+        self.regions
+            .insert(region, DirtyRegion { period: self.write_count, is_durable: true, ..DirtyRegion::default() });
     }
 
     /// True if the region is dirty and not settled: a crash now would leave it dirty.
@@ -114,7 +116,7 @@ impl DirtyRegions {
     }
 
     /// True when at least one region is settled.
-    pub fn any_settled(&self) -> bool {
+    pub fn has_settled(&self) -> bool {
         self.regions.values().any(DirtyRegion::is_settled)
     }
 
@@ -124,27 +126,27 @@ impl DirtyRegions {
             .regions
             .iter()
             .filter(|(_, dirty)| dirty.is_settled())
-            .map(|(region, dirty)| (dirty.last_write, *region))
+            .map(|(region, dirty)| (dirty.last_write_count, *region))
             .collect();
         settled.sort_unstable();
         settled.into_iter().map(|(_, region)| region).collect()
     }
 
     /// True when ended writes of the volume are not yet covered by a flush of the backing.
-    pub fn awaits_flush(&self, volume: u16) -> bool {
-        let of_volume = self.regions.range((volume, 0)..=(volume, u64::MAX));
+    pub fn awaits_flush(&self, volume_number: u16) -> bool {
+        let of_volume = self.regions.range((volume_number, 0)..=(volume_number, u64::MAX));
         of_volume.into_iter().any(|(_, dirty)| dirty.unflushed.is_some())
     }
 
     /// Clears a region. Returns the record of the change.
     pub fn clear(&mut self, region: Region) -> Record {
         self.regions.remove(&region);
-        Record::DirtyRegion { volume: region.0, region: region.1, is_dirty: false }
+        Record::DirtyRegion { volume_number: region.0, region: region.1, is_dirty: false }
     }
 
     /// Drops the regions of a removed volume.
-    pub fn remove_volume(&mut self, volume: u16) {
-        self.regions.retain(|region, _| region.0 != volume);
+    pub fn remove_volume(&mut self, volume_number: u16) {
+        self.regions.retain(|region, _| region.0 != volume_number);
     }
 
     /// Drops all regions.

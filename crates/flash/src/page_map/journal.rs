@@ -19,25 +19,25 @@ pub struct JournalHead {
     /// The half's generation.
     pub generation: HalfGeneration,
     /// Index of its next block.
-    pub index: u32,
+    pub block_index: u32,
     /// Checksum of its last block.
-    pub previous: u32,
+    pub previous_checksum: u32,
 }
 
 /// The state of the journal's writer.
 pub struct Journal<S: Seam> {
     /// Blocks of a half.
-    pub blocks: u32,
+    pub half_blocks: u32,
     /// The position of the next commit.
     pub head: JournalHead,
     /// The last durable commit.
-    pub sequence: CommitNo,
+    pub last_durable_commit: CommitNo,
     /// Members that hold the whole half that commits go to.
-    pub mirrors: Vec<MemberNo>,
+    pub mirror_members: Vec<MemberNo>,
     /// The checkpoint in progress.
     pub checkpoint: Option<Checkpoint>,
     /// A checkpoint is requested although the half has free blocks.
-    pub checkpoint_requested: bool,
+    pub is_checkpoint_requested: bool,
     /// The highest generation of a half.
     pub generation: HalfGeneration,
     /// Pending records other than slots' and recent writes', in order; a commit writes them first.
@@ -51,72 +51,72 @@ pub struct Journal<S: Seam> {
     /// Tasks that wait for a commit, with the number of that commit.
     waiters: Vec<(u64, Reply<bool>)>,
     /// Pending records are to be written without delay.
-    pub urgent: bool,
+    pub is_urgent: bool,
     /// A task is writing commits.
-    pub running: bool,
+    pub is_running: bool,
     /// A task waits for the lazy delay to pass.
-    pub timer_set: bool,
+    pub is_timer_set: bool,
     /// Spare buffers for blocks.
-    pub spare: Vec<S::BlockMut>,
+    pub spare_buffers: Vec<S::BlockMut>,
     /// No more commits are written.
-    stopped: bool,
+    is_stopped: bool,
 }
 
 impl<S: Seam> Journal<S> {
     /// A journal before its map is loaded.
     pub fn new(superblock: &Superblock) -> Self {
         Journal {
-            blocks: (superblock.journal_bytes / 2 / BLOCK_BYTES as u64) as u32,
+            half_blocks: (superblock.journal_bytes / 2 / BLOCK_BYTES as u64) as u32,
             head: JournalHead::default(),
-            sequence: CommitNo(0),
-            mirrors: Vec::new(),
+            last_durable_commit: CommitNo(0),
+            mirror_members: Vec::new(),
             checkpoint: None,
-            checkpoint_requested: false,
+            is_checkpoint_requested: false,
             generation: HalfGeneration(0),
             pending_records: Vec::new(),
             recorded_members: BTreeSet::new(),
             commits_begun: 0,
             commits_done: 0,
             waiters: Vec::new(),
-            urgent: false,
-            running: false,
-            timer_set: false,
-            spare: Vec::new(),
-            stopped: false,
+            is_urgent: false,
+            is_running: false,
+            is_timer_set: false,
+            spare_buffers: Vec::new(),
+            is_stopped: false,
         }
     }
 
     /// The byte offset of a half's block on a device.
-    pub fn block_offset(&self, half: u64, index: u32) -> u64 {
-        JOURNAL_AT + (half * u64::from(self.blocks) + u64::from(index)) * BLOCK_BYTES as u64
+    pub fn block_offset(&self, half: u64, block_index: u32) -> u64 {
+        JOURNAL_AT + (half * u64::from(self.half_blocks) + u64::from(block_index)) * BLOCK_BYTES as u64
     }
 
     /// Free blocks of the half that commits go to.
     pub fn free_blocks(&self) -> u32 {
-        self.blocks.saturating_sub(self.head.index)
+        self.half_blocks.saturating_sub(self.head.block_index)
     }
 
     /// Maximum number of slots that fit a checkpoint.
     pub fn slots_max(&self) -> usize {
-        let records = u64::from(self.blocks) * 3 / 4 * RECORDS_MAX as u64;
+        let records = u64::from(self.half_blocks) * 3 / 4 * RECORDS_MAX as u64;
         (records as usize).saturating_sub(DIRTY_REGIONS_MAX + self.recent_writes_max() + records as usize / 50)
     }
 
     /// Maximum number of recent writes that fit a checkpoint.
     pub fn recent_writes_max(&self) -> usize {
-        self.blocks as usize * RECORDS_MAX / 8
+        self.half_blocks as usize * RECORDS_MAX / 8
     }
 
     /// Stops the journal and fails its waiters.
     pub fn stop(&mut self) {
-        self.stopped = true;
+        self.is_stopped = true;
         self.pending_records.clear();
         self.waiters.drain(..).for_each(|(_, reply)| reply.send(false));
     }
 
     /// True when no more commits are written.
     pub fn is_stopped(&self) -> bool {
-        self.stopped
+        self.is_stopped
     }
 
     /// True when a task waits for a commit.
@@ -153,20 +153,20 @@ pub struct Checkpoint {
     /// The next frame to write; `None` before the records without a frame are written.
     pub next_frame: Option<u32>,
     /// Only the block that marks the checkpoint as complete is missing.
-    pub at_end: bool,
+    pub is_at_end: bool,
 }
 
 impl Checkpoint {
     /// Begins a checkpoint in the half other than `head`'s, on these devices.
     pub fn new<S: Seam>(head: JournalHead, generation: HalfGeneration, devices: &[Device<S>]) -> Checkpoint {
         let members = devices.iter().map(|device| (device.member, device.disk.connection_epoch())).collect();
-        let head = JournalHead { half: 1 - head.half, generation, index: 0, previous: 0 };
-        Checkpoint { head, members, next_frame: None, at_end: false }
+        let head = JournalHead { half: 1 - head.half, generation, block_index: 0, previous_checksum: 0 };
+        Checkpoint { head, members, next_frame: None, is_at_end: false }
     }
 
     /// True when only the block that marks it as complete is missing.
     pub fn is_at_end(&self) -> bool {
-        self.at_end
+        self.is_at_end
     }
 
     /// True when the checkpoint is written to this member.

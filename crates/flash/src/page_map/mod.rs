@@ -24,7 +24,7 @@ use table::{ADDING, SUSPECT, SlotId, SlotPhase, SlotTable, UNRECORDED, key_of, p
 use task_sync::Reply;
 
 /// Maximum number of pages with invalidations before the map is loaded. Above it, whole volumes are invalidated.
-const EARLY_MAX: usize = 1 << 16;
+const EARLY_PAGES_MAX: usize = 1 << 16;
 /// Mask of all blocks of a page.
 pub const ALL_BLOCKS: u16 = u16::MAX;
 
@@ -97,6 +97,27 @@ impl PageCounters {
     }
 }
 
+/// Slots without a page, or with a change to be recorded.
+#[derive(Default)]
+pub struct SlotLists {
+    /// Slots that no durable record lists and no read holds.
+    pub free: VecDeque<SlotId>,
+    /// Slots whose change has a pending record.
+    pub unrecorded: Vec<SlotId>,
+    /// Slots whose release has a pending record.
+    pub dead: Vec<SlotId>,
+    /// Dead slots whose release is implied by another pending record.
+    pub implied_dead: Vec<SlotId>,
+}
+
+/// Generations of page segments.
+pub struct SegmentGenerations {
+    /// Number of generations issued since the opening.
+    pub issued_count: u64,
+    /// Generations that the opening found in the header blocks of page segments, by member and segment.
+    pub found: BTreeMap<MemberSegment, u64>,
+}
+
 /// All state of the pages.
 pub struct PageState<S: Seam> {
     /// The state of the map.
@@ -110,17 +131,11 @@ pub struct PageState<S: Seam> {
     /// Slots whose page is being written, with the new blocks that have not been invalidated since (R2, docs/rules.md).
     pub pending_puts: BTreeMap<SlotId, u16>,
     /// Number of reads in flight, by slot and its segment's generation. They keep the slot from reuse.
-    pub holds: BTreeMap<(SlotId, u64), u32>,
-    /// Slots that no durable record lists and no read holds.
-    pub free: VecDeque<SlotId>,
-    /// Slots whose change has a pending record.
-    pub unrecorded_slots: Vec<SlotId>,
-    /// Slots whose release has a pending record.
-    pub dead: Vec<SlotId>,
-    /// Dead slots whose release is implied by another pending record.
-    pub implied_dead: Vec<SlotId>,
+    pub read_holds: BTreeMap<(SlotId, u64), u32>,
+    /// Slots without a page, or with a change to be recorded.
+    pub slot_lists: SlotLists,
     /// Members with page data that is not flushed.
-    pub unflushed: BTreeSet<MemberNo>,
+    pub unflushed_members: BTreeSet<MemberNo>,
     /// Dirty regions.
     pub dirty_regions: DirtyRegions,
     /// Recent writes.
@@ -128,9 +143,9 @@ pub struct PageState<S: Seam> {
     /// The map journal.
     pub journal: Journal<S>,
     /// Invalidations that arrived before the map was loaded.
-    pub early: EarlyInvalidations,
+    pub early_invalidations: EarlyInvalidations,
     /// Counters.
-    pub counts: PageCounters,
+    pub counters: PageCounters,
     /// The hand of the CLOCK replacement.
     pub clock_hand: SlotId,
     /// A buffer for checksums, kept from read to read.
@@ -138,27 +153,27 @@ pub struct PageState<S: Seam> {
     /// A task is adding a segment.
     pub is_growing: bool,
     /// A task is reclaiming a segment for the log.
-    pub reclaiming: bool,
+    pub is_reclaiming: bool,
     /// The segment that is being reclaimed for the log.
     pub reclaim_target: Option<SegmentNo>,
     /// Number of writes in flight per member and segment, also after a segment has left the map. The log gets a segment
     /// only after these writes have ended.
-    pub writing: BTreeMap<MemberSegment, u32>,
+    pub writes_in_flight: BTreeMap<MemberSegment, u32>,
     /// Members that accept no new pages: a segment's header could not be written, or the member will carry the log.
     pub closed_members: BTreeSet<MemberNo>,
     /// Number of the commit after which the durable map lists no slot that was removed from this state: slots of
     /// dropped frames and of removed volumes.
-    pub removed_until: u64,
+    pub removed_until_commit: u64,
     /// The member whose pages are being moved to others. Its free slots are not reused.
     pub vacated_member: Option<MemberNo>,
     /// The next commit clears all settled dirty regions, however few there are.
-    pub clear_all_settled: bool,
+    pub should_clear_all_settled: bool,
     /// A task waits for idleness, to clear settled regions.
-    pub idle_timer_set: bool,
+    pub is_idle_timer_set: bool,
     /// The owner has durably recorded that the map is abandoned.
-    pub abandoned: bool,
+    pub is_abandonment_recorded: bool,
     /// The map on the devices is ignored.
-    pub persisted_map_ignored: bool,
+    pub is_persisted_map_ignored: bool,
     /// Tasks that wait until the map is loaded or abandoned.
     pub waiters: Vec<Reply<()>>,
     /// Number of further attempts to free slots that do not try to add a segment.
@@ -169,10 +184,8 @@ pub struct PageState<S: Seam> {
     pub limits: BTreeMap<u16, PageLimits>,
     /// The numbers of slots and volumes from which `limits` was computed; `None` requests an update.
     pub limits_valid_for: Option<(u64, usize)>,
-    /// Number of segment generations issued since the opening.
-    pub generations_issued: u64,
-    /// Segment generations that the opening found in the header blocks of page segments, by member and segment.
-    pub generations_found: BTreeMap<MemberSegment, u64>,
+    /// Generations of page segments.
+    pub segment_generations: SegmentGenerations,
 }
 
 impl<S: Seam> PageState<S> {
@@ -185,37 +198,33 @@ impl<S: Seam> PageState<S> {
             volume_numbers: BTreeMap::new(),
             volumes: BTreeMap::new(),
             pending_puts: BTreeMap::new(),
-            holds: BTreeMap::new(),
-            free: VecDeque::new(),
-            unrecorded_slots: Vec::new(),
-            dead: Vec::new(),
-            implied_dead: Vec::new(),
-            unflushed: BTreeSet::new(),
+            read_holds: BTreeMap::new(),
+            slot_lists: SlotLists::default(),
+            unflushed_members: BTreeSet::new(),
             dirty_regions: DirtyRegions::default(),
             recent_writes: RecentWrites::default(),
             journal: Journal::new(superblock),
-            early: EarlyInvalidations::default(),
-            counts: PageCounters::default(),
+            early_invalidations: EarlyInvalidations::default(),
+            counters: PageCounters::default(),
             clock_hand: 0,
             spare_checksum_buffer: None,
             is_growing: false,
-            reclaiming: false,
+            is_reclaiming: false,
             reclaim_target: None,
-            writing: BTreeMap::new(),
+            writes_in_flight: BTreeMap::new(),
             closed_members: BTreeSet::new(),
-            removed_until: 0,
+            removed_until_commit: 0,
             vacated_member: None,
-            clear_all_settled: false,
-            idle_timer_set: false,
-            abandoned: false,
-            persisted_map_ignored: false,
+            should_clear_all_settled: false,
+            is_idle_timer_set: false,
+            is_abandonment_recorded: false,
+            is_persisted_map_ignored: false,
             waiters: Vec::new(),
             growth_skips: 0,
             quotas: BTreeMap::new(),
             limits: BTreeMap::new(),
             limits_valid_for: None,
-            generations_issued: 0,
-            generations_found,
+            segment_generations: SegmentGenerations { issued_count: 0, found: generations_found },
         }
     }
 
@@ -226,7 +235,7 @@ impl<S: Seam> PageState<S> {
 
     /// Whether the content of a slot is trusted.
     pub fn trust_of(&self, slot: SlotId) -> PageTrust {
-        if self.table.has(slot, SUSPECT) { PageTrust::Suspect } else { PageTrust::Trusted }
+        if self.table.has_flag(slot, SUSPECT) { PageTrust::Suspect } else { PageTrust::Trusted }
     }
 
     /// Makes the next use of the limits compute them anew.
@@ -261,28 +270,28 @@ impl<S: Seam> PageState<S> {
         if !is_same {
             return 0;
         }
-        self.table.valid(slot) & self.table.write_counts(slot).blocks_with_equal_counts(write_counts)
+        self.table.valid_mask(slot) & self.table.write_counts(slot).blocks_with_equal_counts(write_counts)
     }
 
     /// Queues a record of the slot.
     pub fn queue_record(&mut self, slot: SlotId) {
         if self.table.set_flag(slot, UNRECORDED, true) {
-            self.unrecorded_slots.push(slot);
+            self.slot_lists.unrecorded.push(slot);
         }
     }
 
     /// Drops a slot's page.
     pub fn drop_page(&mut self, slot: SlotId, record: DropRecord) {
         assert!(
-            self.table.phase(slot) == SlotPhase::Live && !self.table.has(slot, ADDING),
+            self.table.phase(slot) == SlotPhase::Live && !self.table.has_flag(slot, ADDING),
             "only a live slot without an addition in progress is dropped"
         );
         self.table.set_phase(slot, SlotPhase::Dead);
-        self.table.set_valid(slot, 0);
+        self.table.set_valid_mask(slot, 0);
         self.table.set_flag(slot, SUSPECT, false);
         match record {
-            DropRecord::Own => self.dead.push(slot),
-            DropRecord::Implied => self.implied_dead.push(slot),
+            DropRecord::Own => self.slot_lists.dead.push(slot),
+            DropRecord::Implied => self.slot_lists.implied_dead.push(slot),
         }
     }
 
@@ -291,12 +300,12 @@ impl<S: Seam> PageState<S> {
         if let Some(new_blocks) = self.pending_puts.get_mut(&slot) {
             *new_blocks &= !mask;
         }
-        let valid = self.table.valid(slot);
+        let valid = self.table.valid_mask(slot);
         if self.table.phase(slot) != SlotPhase::Live || valid & mask == 0 {
             return;
         }
-        self.table.set_valid(slot, valid & !mask);
-        if valid & !mask == 0 && !self.table.has(slot, ADDING) {
+        self.table.set_valid_mask(slot, valid & !mask);
+        if valid & !mask == 0 && !self.table.has_flag(slot, ADDING) {
             self.drop_page(slot, DropRecord::Own);
         } else {
             self.queue_record(slot);
@@ -322,89 +331,89 @@ impl<S: Seam> PageState<S> {
 
     fn invalidate_early(&mut self, volume_id: VolumeId, blocks: Range<BlockNo>) {
         let pages = PageNo::covering(&blocks);
-        if self.early.pages.len() as u64 + PageNo::count(&pages) > EARLY_MAX as u64 {
-            self.early.volumes.insert(volume_id);
-            self.early.pages.retain(|(volume, _), _| *volume != volume_id);
+        if self.early_invalidations.pages.len() as u64 + PageNo::count(&pages) > EARLY_PAGES_MAX as u64 {
+            self.early_invalidations.volumes.insert(volume_id);
+            self.early_invalidations.pages.retain(|(volume, _), _| *volume != volume_id);
             return;
         }
         for page in PageNo::each(&pages) {
-            *self.early.pages.entry((volume_id, page)).or_default() |= mask_of(page, &blocks);
+            *self.early_invalidations.pages.entry((volume_id, page)).or_default() |= mask_of(page, &blocks);
         }
     }
 
     /// Records that slots were removed, which only the next commit makes durable.
     pub fn record_removed_slots(&mut self) {
-        self.removed_until = self.journal.commits_begun + 1;
+        self.removed_until_commit = self.journal.commits_begun + 1;
     }
 
     /// True when the durable map may list slots that were removed from this state.
     pub fn has_removed_slots(&self) -> bool {
-        self.journal.commits_done < self.removed_until
+        self.journal.commits_done < self.removed_until_commit
     }
 
     /// True when a durable record may refer to one of these blocks, as valid or as a recent write.
-    pub fn may_be_durable(&self, number: u16, blocks: &Range<BlockNo>) -> bool {
-        let slots = self.table.slots_of_volume(number, PageNo::covering(blocks));
+    pub fn may_be_durable(&self, volume_number: u16, blocks: &Range<BlockNo>) -> bool {
+        let slots = self.table.slots_of_volume(volume_number, PageNo::covering(blocks));
         let is_listed = |slot: &SlotId| {
             let mask = mask_of(page_of(self.table.key(*slot)).1, blocks);
             self.table.phase(*slot) != SlotPhase::Writing && self.table.write_counts(*slot).written() & mask != 0
         };
-        slots.iter().any(is_listed) || self.recent_writes.may_be_durable(number, blocks)
+        slots.iter().any(is_listed) || self.recent_writes.may_be_durable(volume_number, blocks)
     }
 
     /// Violates R9, for tests of the checker: reuses a slot whose release is not durable.
     pub fn sabotage_reuse(&mut self, slot: SlotId) {
-        self.dead.retain(|dead| *dead != slot);
+        self.slot_lists.dead.retain(|dead| *dead != slot);
         self.release(slot);
-        if let Some(last) = self.free.pop_back() {
-            self.free.push_front(last);
+        if let Some(last) = self.slot_lists.free.pop_back() {
+            self.slot_lists.free.push_front(last);
         }
     }
 
     /// Frees a slot, or leaves that to the last read that holds it.
     pub fn release(&mut self, slot: SlotId) {
         self.table.release(slot);
-        if !self.holds.contains_key(&(slot, self.table.place(slot).segment_generation)) {
-            self.add_free(slot);
+        if !self.read_holds.contains_key(&(slot, self.table.place(slot).segment_generation)) {
+            self.add_free_slot(slot);
         }
     }
 
     /// Makes a slot available that no durable record lists and no read holds.
-    fn add_free(&mut self, slot: SlotId) {
+    fn add_free_slot(&mut self, slot: SlotId) {
         if self.vacated_member != Some(self.table.place(slot).member) {
-            self.free.push_back(slot);
+            self.slot_lists.free.push_back(slot);
         }
     }
 
     /// Begins a read of a slot in this generation of its segment. Until [`PageState::end_hold`] the slot is not reused.
     pub fn hold(&mut self, slot: SlotId, segment_generation: u64) {
         assert!(self.table.phase(slot) == SlotPhase::Live, "only a live slot is read");
-        *self.holds.entry((slot, segment_generation)).or_default() += 1;
+        *self.read_holds.entry((slot, segment_generation)).or_default() += 1;
     }
 
     /// Ends a read.
     pub fn end_hold(&mut self, slot: SlotId, segment_generation: u64) {
-        let holds = self.holds.get_mut(&(slot, segment_generation)).expect("a read ends once");
+        let holds = self.read_holds.get_mut(&(slot, segment_generation)).expect("a read ends once");
         *holds -= 1;
         if *holds == 0 {
-            self.holds.remove(&(slot, segment_generation));
+            self.read_holds.remove(&(slot, segment_generation));
             if self.table.is_in(slot, segment_generation) && self.table.phase(slot) == SlotPhase::Free {
-                self.add_free(slot);
+                self.add_free_slot(slot);
             }
         }
     }
 
     /// Begins a write to a member's segment.
     pub fn begin_writing(&mut self, segment: MemberSegment) {
-        *self.writing.entry(segment).or_default() += 1;
+        *self.writes_in_flight.entry(segment).or_default() += 1;
     }
 
     /// Ends a write to a member's segment.
     pub fn end_writing(&mut self, segment: MemberSegment) {
-        let writes = self.writing.get_mut(&segment).expect("a write ends once");
+        let writes = self.writes_in_flight.get_mut(&segment).expect("a write ends once");
         *writes -= 1;
         if *writes == 0 {
-            self.writing.remove(&segment);
+            self.writes_in_flight.remove(&segment);
         }
     }
 
@@ -412,7 +421,7 @@ impl<S: Seam> PageState<S> {
     pub fn drop_member_pages(&mut self, member: MemberNo) {
         let frames: Vec<_> =
             self.table.frames().filter(|(_, frame)| frame.member == member).map(|(number, _)| number).collect();
-        self.unflushed.remove(&member);
+        self.unflushed_members.remove(&member);
         self.journal.recorded_members.remove(&member);
         if frames.is_empty() || !self.is_ready() {
             return;
@@ -424,18 +433,19 @@ impl<S: Seam> PageState<S> {
     /// Removes a member's slots from the free list.
     pub fn remove_free_slots(&mut self, member: MemberNo) {
         let table = &self.table;
-        self.free.retain(|slot| table.place(*slot).member != member);
+        self.slot_lists.free.retain(|slot| table.place(*slot).member != member);
     }
 
     /// Returns the slots of a member that is no longer being vacated to the free list.
     pub fn return_free_slots(&mut self, member: MemberNo) {
         let frames = self.table.frames().filter(|(_, frame)| frame.member == member);
-        let is_held = |slot: &SlotId| self.holds.contains_key(&(*slot, self.table.place(*slot).segment_generation));
+        let is_held =
+            |slot: &SlotId| self.read_holds.contains_key(&(*slot, self.table.place(*slot).segment_generation));
         let is_free = |slot: &SlotId| self.table.phase(*slot) == SlotPhase::Free && !is_held(slot);
         let slots = frames.flat_map(|(number, _)| self.table.slots_of(number));
         let returned: Vec<SlotId> = slots.filter(is_free).collect();
         self.remove_free_slots(member);
-        self.free.extend(returned);
+        self.slot_lists.free.extend(returned);
     }
 
     /// Drops a frame with its pages; the caller adds the journal record. The results of reads and writes in flight are
@@ -443,10 +453,10 @@ impl<S: Seam> PageState<S> {
     pub fn drop_frame(&mut self, frame: u32) {
         let slots = self.table.slots_of(frame);
         let is_inside = |slot: &SlotId| slots.contains(slot);
-        self.free.retain(|slot| !is_inside(slot));
-        self.unrecorded_slots.retain(|slot| !is_inside(slot));
-        self.dead.retain(|slot| !is_inside(slot));
-        self.implied_dead.retain(|slot| !is_inside(slot));
+        self.slot_lists.free.retain(|slot| !is_inside(slot));
+        self.slot_lists.unrecorded.retain(|slot| !is_inside(slot));
+        self.slot_lists.dead.retain(|slot| !is_inside(slot));
+        self.slot_lists.implied_dead.retain(|slot| !is_inside(slot));
         self.pending_puts.retain(|slot, _| !is_inside(slot));
         self.table.remove_frame(frame);
         self.record_removed_slots();
@@ -483,8 +493,9 @@ impl<S: Seam> PageState<S> {
 
     /// True when the region has suspect pages.
     pub fn has_suspects(&self, region: Region) -> bool {
-        let is_suspect = |slot: &SlotId| self.table.phase(*slot) == SlotPhase::Live && self.table.has(*slot, SUSPECT);
-        self.table.counts().suspect > 0 && self.slots_of_region(region).iter().any(is_suspect)
+        let is_suspect =
+            |slot: &SlotId| self.table.phase(*slot) == SlotPhase::Live && self.table.has_flag(*slot, SUSPECT);
+        self.table.counts().suspect_pages > 0 && self.slots_of_region(region).iter().any(is_suspect)
     }
 
     /// Drops unproven recent writes, and suspect pages of regions with recent writes. These regions would otherwise
@@ -498,7 +509,7 @@ impl<S: Seam> PageState<S> {
                 continue;
             }
             for slot in self.slots_of_region(region) {
-                if self.table.has(slot, SUSPECT) {
+                if self.table.has_flag(slot, SUSPECT) {
                     self.invalidate_blocks(slot, ALL_BLOCKS);
                 }
             }
@@ -507,14 +518,16 @@ impl<S: Seam> PageState<S> {
 
     /// True when records are pending.
     pub fn has_pending(&self) -> bool {
-        let slots = !self.unrecorded_slots.is_empty() || !self.dead.is_empty() || !self.implied_dead.is_empty();
+        let slots = !self.slot_lists.unrecorded.is_empty()
+            || !self.slot_lists.dead.is_empty()
+            || !self.slot_lists.implied_dead.is_empty();
         slots || !self.journal.pending_records.is_empty() || self.recent_writes.pending_count() > 0
     }
 
     /// Upper bound of the number of records in the next commit.
-    pub fn pending_max(&self) -> usize {
-        self.unrecorded_slots.len()
-            + self.dead.len()
+    pub fn pending_records_max(&self) -> usize {
+        self.slot_lists.unrecorded.len()
+            + self.slot_lists.dead.len()
             + self.journal.pending_records.len()
             + self.recent_writes.pending_count()
             + self.dirty_regions.len()
@@ -523,7 +536,8 @@ impl<S: Seam> PageState<S> {
     /// Memory of the map and its pending changes, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let lists =
-            (self.free.capacity() + self.unrecorded_slots.capacity() + self.dead.capacity()) * size_of::<SlotId>();
+            (self.slot_lists.free.capacity() + self.slot_lists.unrecorded.capacity() + self.slot_lists.dead.capacity())
+                * size_of::<SlotId>();
         (self.table.memory_bytes()
             + lists
             + self.recent_writes.len() * 16

@@ -48,7 +48,7 @@ impl PageQuota {
     }
 
     /// True when this page is pinned.
-    pub fn pins(&self, page: PageNo) -> bool {
+    pub fn is_pinned(&self, page: PageNo) -> bool {
         let index = self.pinned.partition_point(|range| range.end <= page);
         self.pinned.get(index).is_some_and(|range| range.contains(&page))
     }
@@ -63,11 +63,11 @@ impl PageQuota {
 #[derive(Clone, Debug, Default)]
 pub struct PageLimits {
     /// While the volume has at most this many pages, none of them is evicted for others.
-    pub min: u64,
+    pub min_pages: u64,
     /// Maximum number of pages.
-    pub max: u64,
+    pub max_pages: u64,
     /// The quota.
     pub quota: PageQuota,
     /// The hand of the volume's CLOCK replacement.
-    pub hand: SlotId,
+    pub clock_hand: SlotId,
 }

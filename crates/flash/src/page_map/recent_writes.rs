@@ -20,7 +20,7 @@ use crate::number::BlockNo;
 pub const ENTRIES_MAX: usize = 256;
 /// Maximum number of entries of zeroed blocks per volume: a guest that discards all free space must not displace all
 /// written data.
-const ZEROES_MAX: usize = 64;
+const ZERO_ENTRIES_MAX: usize = 64;
 
 /// One block of a ring.
 struct Entry {
@@ -37,8 +37,8 @@ struct Entry {
 }
 
 impl Entry {
-    fn record(&self, volume: u16) -> Record {
-        Record::RecentWrite { volume, block: self.block, checksum: self.checksum, was_reread: self.was_reread }
+    fn record(&self, volume_number: u16) -> Record {
+        Record::RecentWrite { volume_number, block: self.block, checksum: self.checksum, was_reread: self.was_reread }
     }
 }
 
@@ -50,14 +50,14 @@ struct VolumeRing {
     /// taken the record of the eviction, which is durable when the next commit begins.
     evicted: BTreeMap<BlockNo, bool>,
     /// Number of pending entries: a destage asks for it after each flush.
-    pending: usize,
+    pending_entries: usize,
 }
 
 impl VolumeRing {
     /// Removes the entry at this index. A record of it needs a record of the eviction.
     fn evict(&mut self, index: usize) {
         let entry = self.entries.remove(index).expect("the index is below the length");
-        self.pending -= usize::from(entry.is_pending);
+        self.pending_entries -= usize::from(entry.is_pending);
         if entry.has_record {
             self.evicted.insert(entry.block, false);
         }
@@ -67,7 +67,7 @@ impl VolumeRing {
         self.entries.iter().position(|entry| entry.block == block)
     }
 
-    fn count(&self, checksum: u32) -> usize {
+    fn count_with_checksum(&self, checksum: u32) -> usize {
         self.entries.iter().filter(|entry| entry.checksum == checksum).count()
     }
 }
@@ -75,22 +75,22 @@ impl VolumeRing {
 /// The recent writes of all volumes.
 #[derive(Default)]
 pub struct RecentWrites {
-    volumes: BTreeMap<u16, VolumeRing>,
+    volume_rings: BTreeMap<u16, VolumeRing>,
     entries_max: usize,
     entry_count: usize,
     /// Checksum of a block of zeroes.
-    zeroes: u32,
+    zero_checksum: u32,
 }
 
 impl RecentWrites {
     /// Sets the maximum number of entries over all volumes, and the checksum of a block of zeroes.
-    pub fn set_limit(&mut self, entries_max: usize, zeroes: u32) {
-        (self.entries_max, self.zeroes) = (entries_max, zeroes);
+    pub fn set_limit(&mut self, entries_max: usize, zero_checksum: u32) {
+        (self.entries_max, self.zero_checksum) = (entries_max, zero_checksum);
     }
 
     /// Adds a destaged block as the newest entry.
-    pub fn push(&mut self, volume: u16, block: BlockNo, checksum: u32) {
-        let ring = self.volumes.entry(volume).or_default();
+    pub fn push(&mut self, volume_number: u16, block: BlockNo, checksum: u32) {
+        let ring = self.volume_rings.entry(volume_number).or_default();
         if let Some(index) = ring.index_of(block) {
             ring.evict(index);
             self.entry_count -= 1;
@@ -100,11 +100,12 @@ impl RecentWrites {
         }
         let (has_record, was_reread, is_unproven) = (false, false, false);
         ring.entries.push_back(Entry { block, checksum, has_record, is_pending: true, was_reread, is_unproven });
-        ring.pending += 1;
+        ring.pending_entries += 1;
         self.entry_count += 1;
-        let has_excess_zeroes = checksum == self.zeroes && ring.count(self.zeroes) > ZEROES_MAX;
+        let has_excess_zeroes =
+            checksum == self.zero_checksum && ring.count_with_checksum(self.zero_checksum) > ZERO_ENTRIES_MAX;
         if has_excess_zeroes || ring.entries.len() > ENTRIES_MAX || self.entry_count > self.entries_max {
-            let is_zeroes = |entry: &Entry| entry.checksum == self.zeroes;
+            let is_zeroes = |entry: &Entry| entry.checksum == self.zero_checksum;
             ring.evict(if has_excess_zeroes { ring.entries.iter().position(is_zeroes).unwrap_or(0) } else { 0 });
             self.entry_count -= 1;
         }
@@ -112,10 +113,11 @@ impl RecentWrites {
 
     /// Sets the checksum of a block that was read from the backing again. Its entry keeps its age. A block without an
     /// entry becomes the oldest entry if there is room.
-    pub fn record_reread(&mut self, volume: u16, block: BlockNo, checksum: u32) {
-        let ring = self.volumes.entry(volume).or_default();
+    pub fn record_reread(&mut self, volume_number: u16, block: BlockNo, checksum: u32) {
+        let ring = self.volume_rings.entry(volume_number).or_default();
         let index = ring.index_of(block);
-        let has_max_zeroes = checksum == self.zeroes && ring.count(self.zeroes) >= ZEROES_MAX;
+        let has_max_zeroes =
+            checksum == self.zero_checksum && ring.count_with_checksum(self.zero_checksum) >= ZERO_ENTRIES_MAX;
         let is_full = self.entry_count >= self.entries_max || ring.entries.len() >= ENTRIES_MAX;
         match index {
             Some(index) if has_max_zeroes && ring.entries[index].checksum != checksum => {
@@ -124,7 +126,7 @@ impl RecentWrites {
             }
             Some(index) => {
                 let entry = &mut ring.entries[index];
-                ring.pending += usize::from(!entry.is_pending);
+                ring.pending_entries += usize::from(!entry.is_pending);
                 (entry.checksum, entry.is_pending, entry.is_unproven) = (checksum, true, false);
                 // An entry without a record is not marked as reread: its first record adds it at its position.
                 entry.was_reread |= entry.has_record;
@@ -134,41 +136,41 @@ impl RecentWrites {
                 let (has_record, is_unproven) = (false, false);
                 let entry = Entry { block, checksum, has_record, is_pending: true, was_reread: true, is_unproven };
                 ring.entries.push_front(entry);
-                ring.pending += 1;
+                ring.pending_entries += 1;
                 self.entry_count += 1;
             }
         }
     }
 
     /// True when a durable record may refer to one of these blocks.
-    pub fn may_be_durable(&self, volume: u16, blocks: &Range<BlockNo>) -> bool {
-        self.volumes.get(&volume).is_some_and(|ring| {
+    pub fn may_be_durable(&self, volume_number: u16, blocks: &Range<BlockNo>) -> bool {
+        self.volume_rings.get(&volume_number).is_some_and(|ring| {
             ring.entries.iter().any(|entry| blocks.contains(&entry.block))
                 || ring.evicted.range(blocks.clone()).next().is_some()
         })
     }
 
     /// Removes the entries of these blocks. Returns the records of the removal.
-    pub fn remove(&mut self, volume: u16, blocks: Range<BlockNo>) -> Vec<Record> {
-        let mut records = self.remove_entries(volume, |entry| blocks.contains(&entry.block));
-        let Some(ring) = self.volumes.get_mut(&volume) else { return records };
+    pub fn remove(&mut self, volume_number: u16, blocks: Range<BlockNo>) -> Vec<Record> {
+        let mut records = self.remove_entries(volume_number, |entry| blocks.contains(&entry.block));
+        let Some(ring) = self.volume_rings.get_mut(&volume_number) else { return records };
         let evicted = ring.evicted.extract_if(blocks, |_, _| true);
-        records.extend(evicted.map(|(block, _)| Record::RecentWriteGone { volume, block }));
+        records.extend(evicted.map(|(block, _)| Record::RecentWriteGone { volume_number, block }));
         records
     }
 
     /// Removes the unproven entries of these blocks. Returns the records of the removal.
-    pub fn drop_unproven(&mut self, volume: u16, blocks: &Range<BlockNo>) -> Vec<Record> {
-        self.remove_entries(volume, |entry| entry.is_unproven && blocks.contains(&entry.block))
+    pub fn drop_unproven(&mut self, volume_number: u16, blocks: &Range<BlockNo>) -> Vec<Record> {
+        self.remove_entries(volume_number, |entry| entry.is_unproven && blocks.contains(&entry.block))
     }
 
-    fn remove_entries(&mut self, volume: u16, is_removed: impl Fn(&Entry) -> bool) -> Vec<Record> {
-        let Some(ring) = self.volumes.get_mut(&volume) else { return Vec::new() };
+    fn remove_entries(&mut self, volume_number: u16, is_removed: impl Fn(&Entry) -> bool) -> Vec<Record> {
+        let Some(ring) = self.volume_rings.get_mut(&volume_number) else { return Vec::new() };
         let mut records = Vec::new();
         ring.entries.retain(|entry| {
             if is_removed(entry) {
-                records.push(Record::RecentWriteGone { volume, block: entry.block });
-                ring.pending -= usize::from(entry.is_pending);
+                records.push(Record::RecentWriteGone { volume_number, block: entry.block });
+                ring.pending_entries -= usize::from(entry.is_pending);
             }
             !is_removed(entry)
         });
@@ -177,8 +179,8 @@ impl RecentWrites {
     }
 
     /// Marks the entries of these blocks as unproven, after a replay.
-    pub fn mark_unproven(&mut self, volume: u16, blocks: &Range<BlockNo>) {
-        let Some(ring) = self.volumes.get_mut(&volume) else { return };
+    pub fn mark_unproven(&mut self, volume_number: u16, blocks: &Range<BlockNo>) {
+        let Some(ring) = self.volume_rings.get_mut(&volume_number) else { return };
         for entry in ring.entries.iter_mut().filter(|entry| blocks.contains(&entry.block)) {
             assert!(!entry.is_pending, "replayed entries have records");
             entry.is_unproven = true;
@@ -186,25 +188,25 @@ impl RecentWrites {
     }
 
     /// True if any of these blocks has an unproven entry.
-    pub fn has_unproven(&self, volume: u16, blocks: &Range<BlockNo>) -> bool {
+    pub fn has_unproven(&self, volume_number: u16, blocks: &Range<BlockNo>) -> bool {
         let is_unproven = |entry: &Entry| entry.is_unproven && blocks.contains(&entry.block);
-        self.volumes.get(&volume).is_some_and(|ring| ring.entries.iter().any(is_unproven))
+        self.volume_rings.get(&volume_number).is_some_and(|ring| ring.entries.iter().any(is_unproven))
     }
 
     /// A volume's unproven entries, oldest first.
-    pub fn unproven(&self, volume: u16) -> Vec<(BlockNo, u32)> {
-        let Some(ring) = self.volumes.get(&volume) else { return Vec::new() };
+    pub fn unproven(&self, volume_number: u16) -> Vec<(BlockNo, u32)> {
+        let Some(ring) = self.volume_rings.get(&volume_number) else { return Vec::new() };
         ring.entries.iter().filter(|entry| entry.is_unproven).map(|entry| (entry.block, entry.checksum)).collect()
     }
 
     /// Takes the pending records, which count as written from now on.
     pub fn take_pending(&mut self) -> Vec<Record> {
         let mut records = Vec::new();
-        for (volume, ring) in &mut self.volumes {
+        for (volume, ring) in &mut self.volume_rings {
             ring.evicted.retain(|_, recorded| !*recorded);
             for (block, recorded) in &mut ring.evicted {
                 *recorded = true;
-                records.push(Record::RecentWriteGone { volume: *volume, block: *block });
+                records.push(Record::RecentWriteGone { volume_number: *volume, block: *block });
             }
             let is_reread = |entry: &&Entry| entry.is_pending && entry.was_reread;
             let is_new = |entry: &&Entry| entry.is_pending && !entry.was_reread;
@@ -214,7 +216,7 @@ impl RecentWrites {
             for entry in &mut ring.entries {
                 entry.has_record |= std::mem::take(&mut entry.is_pending);
             }
-            ring.pending = 0;
+            ring.pending_entries = 0;
         }
         records
     }
@@ -222,16 +224,16 @@ impl RecentWrites {
     /// The number of pending records.
     pub fn pending_count(&self) -> usize {
         let evicted = |ring: &VolumeRing| ring.evicted.values().filter(|recorded| !**recorded).count();
-        self.volumes.values().map(|ring| ring.pending + evicted(ring)).sum()
+        self.volume_rings.values().map(|ring| ring.pending_entries + evicted(ring)).sum()
     }
 
     /// The records of all entries that have one, for a checkpoint: oldest first, so that a replay in this order gives
     /// each entry its age. The other entries follow with a commit.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        self.volumes.iter().flat_map(|(volume, ring)| {
+        self.volume_rings.iter().flat_map(|(volume, ring)| {
             let recorded = ring.entries.iter().filter(|entry| entry.has_record);
             recorded.map(|Entry { block, checksum, .. }| Record::RecentWrite {
-                volume: *volume,
+                volume_number: *volume,
                 block: *block,
                 checksum: *checksum,
                 was_reread: false,
@@ -240,37 +242,39 @@ impl RecentWrites {
     }
 
     /// A volume's entries except unproven ones, oldest first.
-    pub fn proven(&self, volume: u16) -> Vec<(BlockNo, u32)> {
-        let Some(ring) = self.volumes.get(&volume) else { return Vec::new() };
+    pub fn proven(&self, volume_number: u16) -> Vec<(BlockNo, u32)> {
+        let Some(ring) = self.volume_rings.get(&volume_number) else { return Vec::new() };
         ring.entries.iter().filter(|entry| !entry.is_unproven).map(|entry| (entry.block, entry.checksum)).collect()
     }
 
     /// A volume's blocks with entries, except unproven ones and zeroes.
-    pub fn nonzero(&self, volume: u16) -> impl Iterator<Item = BlockNo> + '_ {
-        let is_nonzero = |entry: &&Entry| !entry.is_unproven && entry.checksum != self.zeroes;
-        let entries = self.volumes.get(&volume).into_iter().flat_map(|ring| &ring.entries);
+    pub fn nonzero(&self, volume_number: u16) -> impl Iterator<Item = BlockNo> + '_ {
+        let is_nonzero = |entry: &&Entry| !entry.is_unproven && entry.checksum != self.zero_checksum;
+        let entries = self.volume_rings.get(&volume_number).into_iter().flat_map(|ring| &ring.entries);
         entries.filter(is_nonzero).map(|entry| entry.block)
     }
 
     /// True if a volume has an entry that a commit has recorded, unproven ones and zeroes excluded.
-    pub fn has_recorded_content(&self, volume: u16) -> bool {
+    pub fn has_recorded_content(&self, volume_number: u16) -> bool {
         let is_recorded = |entry: &Entry| entry.has_record && !entry.is_pending && !entry.is_unproven;
-        let ring = self.volumes.get(&volume);
-        ring.is_some_and(|ring| ring.entries.iter().any(|entry| is_recorded(entry) && entry.checksum != self.zeroes))
+        let ring = self.volume_rings.get(&volume_number);
+        ring.is_some_and(|ring| {
+            ring.entries.iter().any(|entry| is_recorded(entry) && entry.checksum != self.zero_checksum)
+        })
     }
 
     /// Drops the entries of a removed volume.
-    pub fn remove_volume(&mut self, volume: u16) {
-        if let Some(ring) = self.volumes.remove(&volume) {
+    pub fn remove_volume(&mut self, volume_number: u16) {
+        if let Some(ring) = self.volume_rings.remove(&volume_number) {
             self.entry_count -= ring.entries.len();
         }
     }
 
     /// Marks all entries as recorded, after a replay.
     pub fn mark_all_recorded(&mut self) {
-        for ring in self.volumes.values_mut() {
+        for ring in self.volume_rings.values_mut() {
             ring.evicted.clear();
-            ring.pending = 0;
+            ring.pending_entries = 0;
             for entry in &mut ring.entries {
                 (entry.has_record, entry.is_pending) = (true, false);
             }
@@ -297,7 +301,7 @@ mod tests {
         (100..1_100).for_each(|block| recent_writes.push(3, BlockNo(block), ZEROES));
         let listed = recent_writes.proven(3);
         assert_eq!(listed.iter().filter(|(block, _)| *block < BlockNo(100)).count(), 100);
-        assert_eq!((listed.len(), listed.last()), (100 + ZEROES_MAX, Some(&(BlockNo(1_099), ZEROES))));
+        assert_eq!((listed.len(), listed.last()), (100 + ZERO_ENTRIES_MAX, Some(&(BlockNo(1_099), ZEROES))));
     }
 
     #[test]
@@ -328,12 +332,12 @@ mod tests {
         // One block is read from the backing, one is written.
         recent_writes.record_reread(3, BlockNo(1), 7_001);
         let removed = recent_writes.remove(3, BlockNo(2).single());
-        assert_eq!(removed, [Record::RecentWriteGone { volume: 3, block: BlockNo(2) }]);
+        assert_eq!(removed, [Record::RecentWriteGone { volume_number: 3, block: BlockNo(2) }]);
         assert_eq!(recent_writes.unproven(3), [3, 4].map(|block| (BlockNo(block), 100 + block as u32)));
         assert!(
             recent_writes.has_unproven(3, &BlockNo(4).run(9)) && !recent_writes.has_unproven(3, &BlockNo(5).run(9))
         );
-        let expected = Record::RecentWrite { volume: 3, block: BlockNo(1), checksum: 7_001, was_reread: true };
+        let expected = Record::RecentWrite { volume_number: 3, block: BlockNo(1), checksum: 7_001, was_reread: true };
         assert_eq!((recent_writes.take_pending(), recent_writes.len()), (vec![expected], 5));
         let listed: Vec<_> = recent_writes.proven(3).into_iter().map(|(block, _)| block.0).collect();
         assert_eq!(listed, [0, 1, 5], "the block keeps its age");
@@ -364,17 +368,21 @@ mod tests {
             }
             for record in &records {
                 match record {
-                    Record::RecentWrite { volume, block, checksum, was_reread: true } => {
+                    Record::RecentWrite { volume_number: volume, block, checksum, was_reread: true } => {
                         replayed.record_reread(*volume, *block, *checksum);
                     }
-                    Record::RecentWrite { volume, block, checksum, .. } => replayed.push(*volume, *block, *checksum),
-                    Record::RecentWriteGone { volume, block } => drop(replayed.remove(*volume, block.single())),
+                    Record::RecentWrite { volume_number: volume, block, checksum, .. } => {
+                        replayed.push(*volume, *block, *checksum)
+                    }
+                    Record::RecentWriteGone { volume_number: volume, block } => {
+                        drop(replayed.remove(*volume, block.single()))
+                    }
                     other => panic!("{other:?}"),
                 }
             }
-            let ring = original.volumes.get(&3);
+            let ring = original.volume_rings.get(&3);
             let counted = ring.map(|ring| ring.entries.iter().filter(|entry| entry.is_pending).count());
-            assert_eq!(ring.map(|ring| ring.pending), counted);
+            assert_eq!(ring.map(|ring| ring.pending_entries), counted);
             if random >> 55 & 63 == 0 {
                 assert_eq!(original.proven(3), replayed.proven(3));
             }

@@ -18,9 +18,9 @@ pub const PAGE_BITS: u32 = 48;
 const NO_KEY: PageKey = u64::MAX;
 
 /// The key of a volume's page.
-pub fn key_of(volume: u16, page: PageNo) -> PageKey {
+pub fn key_of(volume_number: u16, page: PageNo) -> PageKey {
     assert!(page.0 >> PAGE_BITS == 0, "page {page} of a volume");
-    u64::from(volume) << PAGE_BITS | page.0
+    u64::from(volume_number) << PAGE_BITS | page.0
 }
 
 /// The volume's number and the page.
@@ -44,7 +44,7 @@ pub enum SlotPhase {
 /// The phases by their number in a slot's flags.
 const PHASES: [SlotPhase; 4] = [SlotPhase::Free, SlotPhase::Writing, SlotPhase::Live, SlotPhase::Dead];
 /// Mask of the number of counted uses in a slot's flags.
-const USES: u8 = 0b11;
+const USES_MASK: u8 = 0b11;
 /// The position of the phase, two bits, in a slot's flags.
 const PHASE_SHIFT: u8 = 2;
 /// The slot has a pending record.
@@ -53,7 +53,7 @@ pub const UNRECORDED: u8 = 1 << 4;
 pub const SUSPECT: u8 = 1 << 5;
 /// Blocks are being added to the slot's page.
 pub const ADDING: u8 = 1 << 6;
-/// Nothing may be added to the slot's page.
+/// The slot's page accepts no more blocks.
 pub const SEALED: u8 = 1 << 7;
 
 /// The slots of one page segment.
@@ -65,9 +65,9 @@ pub struct Frame {
     /// The segment's generation as a page segment.
     pub segment_generation: u64,
     keys: Box<[PageKey]>,
-    valid: Box<[u16]>,
-    writes: Box<[WriteCounts]>,
-    generation: Box<[u16]>,
+    valid_masks: Box<[u16]>,
+    write_counts: Box<[WriteCounts]>,
+    generations: Box<[u16]>,
     flags: Box<[u8]>,
 }
 
@@ -77,8 +77,8 @@ impl Frame {
         if PHASES[usize::from(flags >> PHASE_SHIFT & 0b11)] != SlotPhase::Live {
             return SlotCounts::default();
         }
-        let blocks = u64::from(self.valid[index].count_ones());
-        SlotCounts { pages: 1, blocks, suspect: u64::from(flags & SUSPECT != 0) }
+        let blocks = u64::from(self.valid_masks[index].count_ones());
+        SlotCounts { pages: 1, valid_blocks: blocks, suspect_pages: u64::from(flags & SUSPECT != 0) }
     }
 }
 
@@ -86,19 +86,19 @@ impl Frame {
 pub struct SlotTable {
     frames: Vec<Option<Frame>>,
     free_frames: Vec<u32>,
-    per_frame: u32,
+    slots_per_frame: u32,
     /// Low bits of a slot number that hold the index in the frame.
     index_bits: u32,
     /// Hash table with linear probing: slot numbers + 1, 0 for an empty entry.
-    hash: Vec<u32>,
+    hash_entries: Vec<u32>,
     /// Number of used entries of the hash table.
-    hashed: usize,
-    slots: usize,
+    used_hash_entries: usize,
+    slot_count: usize,
     counts: SlotCounts,
     /// Counts by volume number.
-    of_volumes: Vec<SlotCounts>,
+    volume_counts: Vec<SlotCounts>,
     /// Pages by member.
-    of_members: BTreeMap<MemberNo, u64>,
+    member_pages: BTreeMap<MemberNo, u64>,
 }
 
 /// Counts over all slots, or over one volume's.
@@ -107,54 +107,54 @@ pub struct SlotCounts {
     /// The number of pages.
     pub pages: u64,
     /// The number of valid blocks.
-    pub blocks: u64,
+    pub valid_blocks: u64,
     /// The number of suspect pages.
-    pub suspect: u64,
+    pub suspect_pages: u64,
 }
 
 impl SlotCounts {
     fn replace(&mut self, before: SlotCounts, after: SlotCounts) {
         self.pages = self.pages + after.pages - before.pages;
-        self.blocks = self.blocks + after.blocks - before.blocks;
-        self.suspect = self.suspect + after.suspect - before.suspect;
+        self.valid_blocks = self.valid_blocks + after.valid_blocks - before.valid_blocks;
+        self.suspect_pages = self.suspect_pages + after.suspect_pages - before.suspect_pages;
     }
 }
 
 impl SlotTable {
-    /// A table without slots. Each frame will have `per_frame` slots; `slots_expected` slots fit without growing the
-    /// hash table.
-    pub fn new(per_frame: u32, slots_expected: usize) -> SlotTable {
-        let index_bits = per_frame.max(1).next_power_of_two().trailing_zeros();
+    /// A table without slots. Each frame will have `slots_per_frame` slots; `slots_expected` slots fit without growing
+    /// the hash table.
+    pub fn new(slots_per_frame: u32, slots_expected: usize) -> SlotTable {
+        let index_bits = slots_per_frame.max(1).next_power_of_two().trailing_zeros();
         let hash = vec![0; hash_entries_for(slots_expected)];
         SlotTable {
             frames: Vec::new(),
             free_frames: Vec::new(),
-            per_frame,
+            slots_per_frame,
             index_bits,
-            hash,
-            hashed: 0,
-            slots: 0,
+            hash_entries: hash,
+            used_hash_entries: 0,
+            slot_count: 0,
             counts: SlotCounts::default(),
-            of_volumes: Vec::new(),
-            of_members: BTreeMap::new(),
+            volume_counts: Vec::new(),
+            member_pages: BTreeMap::new(),
         }
     }
 
     /// Adds a frame of free slots for a segment. Returns its number.
     pub fn add_frame(&mut self, member: MemberNo, segment: SegmentNo, segment_generation: u64) -> u32 {
-        let count = self.per_frame as usize;
+        let count = self.slots_per_frame as usize;
         let frame = Frame {
             member,
             segment,
             segment_generation,
             keys: vec![NO_KEY; count].into(),
-            valid: vec![0; count].into(),
-            writes: vec![WriteCounts::default(); count].into(),
-            generation: vec![0; count].into(),
+            valid_masks: vec![0; count].into(),
+            write_counts: vec![WriteCounts::default(); count].into(),
+            generations: vec![0; count].into(),
             flags: vec![0; count].into(),
         };
-        self.slots += count;
-        if hash_entries_for(self.slots) > self.hash.len() {
+        self.slot_count += count;
+        if hash_entries_for(self.slot_count) > self.hash_entries.len() {
             self.grow();
         }
         match self.free_frames.pop() {
@@ -176,7 +176,7 @@ impl SlotTable {
         }
         self.frames[number as usize] = None;
         self.free_frames.push(number);
-        self.slots -= self.per_frame as usize;
+        self.slot_count -= self.slots_per_frame as usize;
     }
 
     /// All frames with their numbers.
@@ -198,7 +198,7 @@ impl SlotTable {
     /// The slots of a frame.
     pub fn slots_of(&self, frame: u32) -> Range<SlotId> {
         let first = frame << self.index_bits;
-        first..first + self.per_frame
+        first..first + self.slots_per_frame
     }
 
     /// The slots of each frame, as ranges.
@@ -207,19 +207,19 @@ impl SlotTable {
     }
 
     /// The number of slots in a frame.
-    pub fn per_frame(&self) -> u32 {
-        self.per_frame
+    pub fn slots_per_frame(&self) -> u32 {
+        self.slots_per_frame
     }
 
     /// The number of slots in all frames.
-    pub fn slots(&self) -> usize {
-        self.slots
+    pub fn slot_count(&self) -> usize {
+        self.slot_count
     }
 
     /// The slot after this one, over all frames, cyclically.
-    pub fn after(&self, slot: SlotId) -> SlotId {
+    pub fn next_slot(&self, slot: SlotId) -> SlotId {
         let (frame, index) = self.split(slot);
-        if index + 1 < self.per_frame as usize && self.frames.get(frame).is_some_and(Option::is_some) {
+        if index + 1 < self.slots_per_frame as usize && self.frames.get(frame).is_some_and(Option::is_some) {
             return slot + 1;
         }
         let count = self.frames.len();
@@ -230,7 +230,7 @@ impl SlotTable {
     /// True when the slot's frame exists.
     pub fn exists(&self, slot: SlotId) -> bool {
         let (frame, index) = self.split(slot);
-        index < self.per_frame as usize && self.frames.get(frame).is_some_and(Option::is_some)
+        index < self.slots_per_frame as usize && self.frames.get(frame).is_some_and(Option::is_some)
     }
 
     /// The slot's frame, and its index there.
@@ -273,18 +273,18 @@ impl SlotTable {
     }
 
     /// Counts over the slots of one volume.
-    pub fn counts_of(&self, volume: u16) -> SlotCounts {
-        self.of_volumes.get(usize::from(volume)).copied().unwrap_or_default()
+    pub fn counts_of(&self, volume_number: u16) -> SlotCounts {
+        self.volume_counts.get(usize::from(volume_number)).copied().unwrap_or_default()
     }
 
     /// The number of a volume's pages.
-    pub fn pages_of(&self, volume: u16) -> u64 {
-        self.counts_of(volume).pages
+    pub fn pages_of(&self, volume_number: u16) -> u64 {
+        self.counts_of(volume_number).pages
     }
 
     /// The number of pages on a member.
     pub fn pages_on(&self, member: MemberNo) -> u64 {
-        self.of_members.get(&member).copied().unwrap_or(0)
+        self.member_pages.get(&member).copied().unwrap_or(0)
     }
 
     /// Changes a slot, and updates the counts.
@@ -297,70 +297,70 @@ impl SlotTable {
             return result;
         }
         if before.pages != after.pages {
-            let on_member = self.of_members.entry(member).or_default();
+            let on_member = self.member_pages.entry(member).or_default();
             *on_member = *on_member + after.pages - before.pages;
         }
         self.counts.replace(before, after);
         // A slot with counts always has a volume; a slot without a volume has no counts.
         if before != SlotCounts::default() {
-            self.of_volumes[usize::from(volume)].replace(before, SlotCounts::default());
+            self.volume_counts[usize::from(volume)].replace(before, SlotCounts::default());
         }
         if after != SlotCounts::default() {
             let number = usize::from(new_volume);
-            if self.of_volumes.len() <= number {
-                self.of_volumes.resize(number + 1, SlotCounts::default());
+            if self.volume_counts.len() <= number {
+                self.volume_counts.resize(number + 1, SlotCounts::default());
             }
-            self.of_volumes[number].replace(SlotCounts::default(), after);
+            self.volume_counts[number].replace(SlotCounts::default(), after);
         }
         result
     }
 
     /// Mask of the slot's valid blocks.
-    pub fn valid(&self, slot: SlotId) -> u16 {
+    pub fn valid_mask(&self, slot: SlotId) -> u16 {
         let (frame, index) = self.locate(slot);
-        frame.valid[index]
+        frame.valid_masks[index]
     }
 
     /// Sets the mask of the slot's valid blocks.
-    pub fn set_valid(&mut self, slot: SlotId, valid: u16) {
-        self.change(slot, |frame, index| frame.valid[index] = valid);
+    pub fn set_valid_mask(&mut self, slot: SlotId, valid_mask: u16) {
+        self.change(slot, |frame, index| frame.valid_masks[index] = valid_mask);
     }
 
     /// Number of writes of each block in this generation.
     pub fn write_counts(&self, slot: SlotId) -> WriteCounts {
         let (frame, index) = self.locate(slot);
-        frame.writes[index]
+        frame.write_counts[index]
     }
 
     /// Counts one more write of these blocks.
     pub fn add_writes(&mut self, slot: SlotId, blocks: u16) {
         let (frame, index) = self.locate_mut(slot);
-        frame.writes[index].add(blocks);
+        frame.write_counts[index].add(blocks);
     }
 
     /// The slot's generation.
     pub fn generation(&self, slot: SlotId) -> u16 {
         let (frame, index) = self.locate(slot);
-        frame.generation[index]
+        frame.generations[index]
     }
 
     /// Sets the slot's generation.
     pub fn set_generation(&mut self, slot: SlotId, generation: u16) {
         let (frame, index) = self.locate_mut(slot);
-        frame.generation[index] = generation;
+        frame.generations[index] = generation;
     }
 
     /// True when the flag is set.
-    pub fn has(&self, slot: SlotId, flag: u8) -> bool {
+    pub fn has_flag(&self, slot: SlotId, flag: u8) -> bool {
         let (frame, index) = self.locate(slot);
         frame.flags[index] & flag != 0
     }
 
     /// Sets or clears a flag; returns true when that changed it.
-    pub fn set_flag(&mut self, slot: SlotId, flag: u8, on: bool) -> bool {
+    pub fn set_flag(&mut self, slot: SlotId, flag: u8, is_set: bool) -> bool {
         self.change(slot, |frame, index| {
             let before = frame.flags[index];
-            frame.flags[index] = if on { before | flag } else { before & !flag };
+            frame.flags[index] = if is_set { before | flag } else { before & !flag };
             frame.flags[index] != before
         })
     }
@@ -368,7 +368,7 @@ impl SlotTable {
     /// Counts a use, up to 3.
     pub fn touch(&mut self, slot: SlotId) {
         let (frame, index) = self.locate_mut(slot);
-        if frame.flags[index] & USES != USES {
+        if frame.flags[index] & USES_MASK != USES_MASK {
             frame.flags[index] += 1;
         }
     }
@@ -376,13 +376,13 @@ impl SlotTable {
     /// The number of counted uses.
     pub fn uses(&self, slot: SlotId) -> u8 {
         let (frame, index) = self.locate(slot);
-        frame.flags[index] & USES
+        frame.flags[index] & USES_MASK
     }
 
     /// Subtracts one use; returns false when there was none.
     pub fn decrement_uses(&mut self, slot: SlotId) -> bool {
         let (frame, index) = self.locate_mut(slot);
-        let used = frame.flags[index] & USES != 0;
+        let used = frame.flags[index] & USES_MASK != 0;
         frame.flags[index] -= u8::from(used);
         used
     }
@@ -395,7 +395,7 @@ impl SlotTable {
             segment: frame.segment,
             segment_generation: frame.segment_generation,
             slot: index as u32,
-            generation: frame.generation[index],
+            generation: frame.generations[index],
         }
     }
 
@@ -407,7 +407,7 @@ impl SlotTable {
     /// The slot's number among all slots of its member.
     pub fn number(&self, slot: SlotId) -> u32 {
         let (frame, index) = self.locate(slot);
-        frame.segment.0 * self.per_frame + index as u32
+        frame.segment.0 * self.slots_per_frame + index as u32
     }
 
     /// Assigns a free slot to a page, with a new generation, and indexes it.
@@ -422,8 +422,8 @@ impl SlotTable {
     pub fn restore(&mut self, slot: SlotId, page: Option<(PageKey, u16, WriteCounts)>, generation: u16) {
         let (key, valid, writes) = page.unwrap_or((NO_KEY, 0, WriteCounts::default()));
         self.change(slot, |frame, index| {
-            (frame.keys[index], frame.valid[index], frame.writes[index]) = (key, valid, writes);
-            (frame.generation[index], frame.flags[index]) = (generation, 0);
+            (frame.keys[index], frame.valid_masks[index], frame.write_counts[index]) = (key, valid, writes);
+            (frame.generations[index], frame.flags[index]) = (generation, 0);
         });
         if page.is_some() {
             self.set_phase(slot, SlotPhase::Live);
@@ -437,7 +437,7 @@ impl SlotTable {
         }
         self.frames[number as usize] = None;
         self.free_frames.push(number);
-        self.slots -= self.per_frame as usize;
+        self.slot_count -= self.slots_per_frame as usize;
     }
 
     /// Indexes restored pages. If two slots hold the same page, which is impossible in an intact map, both lose their
@@ -445,28 +445,28 @@ impl SlotTable {
     ///
     /// Slots are inserted in the order of the hash table. In any other order, each of millions of inserts would miss
     /// the processor's caches several times.
-    pub fn index(&mut self) {
-        self.hash = vec![0; hash_entries_for(self.slots)];
-        self.hashed = 0;
-        let mut homes = Vec::with_capacity(self.slots);
+    pub fn build_index(&mut self) {
+        self.hash_entries = vec![0; hash_entries_for(self.slot_count)];
+        self.used_hash_entries = 0;
+        let mut homes = Vec::with_capacity(self.slot_count);
         for (number, frame) in self.frames() {
             let first = self.slots_of(number).start;
             let pages = (first..).zip(&frame.keys).filter(|(_, key)| **key != NO_KEY);
-            homes.extend(pages.map(|(slot, key)| (self.home(*key) as u64) << 32 | u64::from(slot)));
+            homes.extend(pages.map(|(slot, key)| (self.home_entry(*key) as u64) << 32 | u64::from(slot)));
         }
         homes.sort_unstable();
-        self.hashed = homes.len();
+        self.used_hash_entries = homes.len();
         let (mut next, mut wrapped) = (0, Vec::new());
         for same_home in homes.chunk_by(|left, right| left >> 32 == right >> 32) {
             let home = (same_home[0] >> 32) as usize;
             for (number, slot) in same_home.iter().map(|entry| *entry as SlotId).enumerate() {
                 let others = same_home[..number].iter().map(|entry| *entry as SlotId);
                 for duplicate in others.filter(|other| self.key(*other) == self.key(slot)).collect::<Vec<_>>() {
-                    self.set_valid(duplicate, 0);
-                    self.set_valid(slot, 0);
+                    self.set_valid_mask(duplicate, 0);
+                    self.set_valid_mask(slot, 0);
                 }
                 let at = home.max(next);
-                match self.hash.get_mut(at) {
+                match self.hash_entries.get_mut(at) {
                     Some(entry) => *entry = slot + 1,
                     None => wrapped.push(slot),
                 }
@@ -475,16 +475,16 @@ impl SlotTable {
         }
         // Entries past the end of the table wrap around to its beginning.
         for slot in wrapped {
-            let at = self.first_empty(self.home(self.key(slot)));
-            self.hash[at] = slot + 1;
+            let at = self.first_empty(self.home_entry(self.key(slot)));
+            self.hash_entries[at] = slot + 1;
         }
     }
 
     /// The first empty entry from this one on.
     fn first_empty(&self, home: usize) -> usize {
         let mut at = home;
-        while self.hash[at] != 0 {
-            at = (at + 1) % self.hash.len();
+        while self.hash_entries[at] != 0 {
+            at = (at + 1) % self.hash_entries.len();
         }
         at
     }
@@ -494,9 +494,9 @@ impl SlotTable {
         let (frame, index) = self.locate_mut(slot);
         assert!(frame.keys[index] == NO_KEY, "a slot holds one page");
         frame.keys[index] = key;
-        self.hashed += 1;
-        let at = self.first_empty(self.home(key));
-        self.hash[at] = slot + 1;
+        self.used_hash_entries += 1;
+        let at = self.first_empty(self.home_entry(key));
+        self.hash_entries[at] = slot + 1;
     }
 
     /// Frees a slot: no durable record lists it. It keeps its generation.
@@ -507,57 +507,57 @@ impl SlotTable {
         }
         self.change(slot, |frame, index| {
             frame.keys[index] = NO_KEY;
-            (frame.valid[index], frame.writes[index], frame.flags[index]) = (0, WriteCounts::default(), 0);
+            (frame.valid_masks[index], frame.write_counts[index], frame.flags[index]) = (0, WriteCounts::default(), 0);
         });
     }
 
     /// Removes a slot from the hash table.
     fn unhash(&mut self, slot: SlotId, key: PageKey) {
-        let size = self.hash.len();
-        let mut hole = self.home(key);
-        while self.hash[hole] != slot + 1 {
-            assert!(self.hash[hole] != 0, "an inserted slot is found");
+        let size = self.hash_entries.len();
+        let mut hole = self.home_entry(key);
+        while self.hash_entries[hole] != slot + 1 {
+            assert!(self.hash_entries[hole] != 0, "an inserted slot is found");
             hole = (hole + 1) % size;
         }
-        self.hashed -= 1;
+        self.used_hash_entries -= 1;
         // Move later entries of the probe sequence up, unless one would come before its home.
         let mut at = hole;
         loop {
             at = (at + 1) % size;
-            let Some(other) = self.hash[at].checked_sub(1) else { break };
-            let home = self.home(self.key(other));
+            let Some(other) = self.hash_entries[at].checked_sub(1) else { break };
+            let home = self.home_entry(self.key(other));
             if (at + size - home) % size >= (at + size - hole) % size {
-                self.hash[hole] = self.hash[at];
+                self.hash_entries[hole] = self.hash_entries[at];
                 hole = at;
             }
         }
-        self.hash[hole] = 0;
+        self.hash_entries[hole] = 0;
     }
 
     /// The entry of the hash table at which the probe sequence of a key begins.
-    fn home(&self, key: PageKey) -> usize {
+    fn home_entry(&self, key: PageKey) -> usize {
         let mixed = (key ^ key >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        (((mixed >> 32) * self.hash.len() as u64) >> 32) as usize
+        (((mixed >> 32) * self.hash_entries.len() as u64) >> 32) as usize
     }
 
     /// Moves the entries to a larger hash table.
     fn grow(&mut self) {
-        let slots: Vec<_> = self.hash.iter().filter_map(|slot| slot.checked_sub(1)).collect();
-        self.hash = vec![0; hash_entries_for(self.slots + self.slots / 8)];
+        let slots: Vec<_> = self.hash_entries.iter().filter_map(|slot| slot.checked_sub(1)).collect();
+        self.hash_entries = vec![0; hash_entries_for(self.slot_count + self.slot_count / 8)];
         for slot in slots {
-            let at = self.first_empty(self.home(self.key(slot)));
-            self.hash[at] = slot + 1;
+            let at = self.first_empty(self.home_entry(self.key(slot)));
+            self.hash_entries[at] = slot + 1;
         }
     }
 
     /// Every slot that holds the page, or that a durable record may still list for it.
     pub fn slots_of_key(&self, key: PageKey) -> impl Iterator<Item = SlotId> {
-        let mut at = self.home(key);
+        let mut at = self.home_entry(key);
         std::iter::from_fn(move || {
             loop {
-                let slot = self.hash[at].checked_sub(1)?;
-                at = (at + 1) % self.hash.len();
+                let slot = self.hash_entries[at].checked_sub(1)?;
+                at = (at + 1) % self.hash_entries.len();
                 if self.key(slot) == key {
                     return Some(slot);
                 }
@@ -572,7 +572,7 @@ impl SlotTable {
 
     /// True when the page is being written.
     pub fn is_busy(&self, key: PageKey) -> bool {
-        self.slots_of_key(key).any(|slot| self.phase(slot) == SlotPhase::Writing || self.has(slot, ADDING))
+        self.slots_of_key(key).any(|slot| self.phase(slot) == SlotPhase::Writing || self.has_flag(slot, ADDING))
     }
 
     /// True when the slot holds a page, or a durable record may still list one for it.
@@ -590,13 +590,13 @@ impl SlotTable {
     }
 
     /// The slots of a volume's pages, in arbitrary order.
-    pub fn slots_of_volume(&self, volume: u16, pages: Range<PageNo>) -> Vec<SlotId> {
-        if PageNo::count(&pages) <= self.hashed as u64 / 4 {
-            return PageNo::each(&pages).flat_map(|page| self.slots_of_key(key_of(volume, page))).collect();
+    pub fn slots_of_volume(&self, volume_number: u16, pages: Range<PageNo>) -> Vec<SlotId> {
+        if PageNo::count(&pages) <= self.used_hash_entries as u64 / 4 {
+            return PageNo::each(&pages).flat_map(|page| self.slots_of_key(key_of(volume_number, page))).collect();
         }
         let of_volume = |slot: &SlotId| {
             let key = self.key(*slot);
-            key != NO_KEY && page_of(key).0 == volume && pages.contains(&page_of(key).1)
+            key != NO_KEY && page_of(key).0 == volume_number && pages.contains(&page_of(key).1)
         };
         self.frames().flat_map(|(number, _)| self.slots_of(number)).filter(of_volume).collect()
     }
@@ -605,8 +605,8 @@ impl SlotTable {
     pub fn memory_bytes(&self) -> usize {
         let slot = size_of::<PageKey>() + 2 * size_of::<u16>() + size_of::<WriteCounts>() + size_of::<u8>();
         let frames = self.frames.capacity() * size_of::<Option<Frame>>();
-        let counts = self.of_volumes.capacity() * size_of::<SlotCounts>();
-        self.hash.capacity() * size_of::<u32>() + self.slots * slot + frames + counts
+        let counts = self.volume_counts.capacity() * size_of::<SlotCounts>();
+        self.hash_entries.capacity() * size_of::<u32>() + self.slot_count * slot + frames + counts
     }
 }
 
@@ -683,9 +683,9 @@ mod tests {
                     }
                 }
             }
-            table.index();
+            table.build_index();
             let single = plain.values().filter(|slots| slots.len() == 1).count();
-            assert_eq!(table.counts().blocks, 2 * single as u64);
+            assert_eq!(table.counts().valid_blocks, 2 * single as u64);
             for volume in 0..2 {
                 for page in 0..90 {
                     let key = key_of(volume, PageNo(page));
@@ -698,7 +698,7 @@ mod tests {
             for slots in plain.values() {
                 slots.iter().for_each(|slot| table.release(*slot));
             }
-            assert!(table.hash.iter().all(|entry| *entry == 0));
+            assert!(table.hash_entries.iter().all(|entry| *entry == 0));
         }
     }
 
@@ -707,7 +707,7 @@ mod tests {
         for frames in [1, 1_000] {
             let mut table = SlotTable::new(963, 0);
             (0..frames).for_each(|segment| _ = table.add_frame(MemberNo(0), SegmentNo(segment), 1));
-            let bytes = table.memory_bytes() as f64 / table.slots() as f64;
+            let bytes = table.memory_bytes() as f64 / table.slot_count() as f64;
             println!("{frames} segments: {bytes:.1} bytes a page");
             assert!(bytes <= 26.0, "the rest is for marks, recent writes and pending records: {bytes}");
         }

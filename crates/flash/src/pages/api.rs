@@ -58,7 +58,7 @@ pub struct PageUsage {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PagesStats {
     /// The map is loaded.
-    pub loaded: bool,
+    pub is_loaded: bool,
     /// The number of slots, each for one page.
     pub slots: u64,
     /// Maximum number of slots while the log needs no more than its reserve.

@@ -13,43 +13,44 @@ use crate::page_map::{DropRecord, PageState};
 use crate::state::Inner;
 
 /// Maximum number of evictable pages that one eviction examines for uses.
-const EXAMINED_MAX: usize = 32;
+const EXAMINED_PAGES_MAX: usize = 32;
 /// Maximum number of slots that one eviction passes over.
-const SCANNED_MAX: usize = 4 * EXAMINED_MAX;
+const SCANNED_SLOTS_MAX: usize = 4 * EXAMINED_PAGES_MAX;
 /// The same limit while volumes have quotas: protected pages may be contiguous.
-const SCANNED_MAX_WITH_QUOTAS: usize = 128 * EXAMINED_MAX;
+const SCANNED_SLOTS_MAX_WITH_QUOTAS: usize = 128 * EXAMINED_PAGES_MAX;
 /// Maximum number of slots that are kept free.
-const FREE_MAX: usize = 2_048;
+const FREE_SLOTS_MAX: usize = 2_048;
 /// After no segment was available, this many attempts evict pages without trying to add a segment.
 const GROWTH_SKIPS_MAX: u32 = 64;
 
 /// The number of slots to keep free.
-fn free_target<S: Seam>(state: &PageState<S>) -> usize {
-    (state.table.slots() / 128).clamp(1, FREE_MAX)
+fn free_slots_target<S: Seam>(state: &PageState<S>) -> usize {
+    (state.table.slot_count() / 128).clamp(1, FREE_SLOTS_MAX)
 }
 
 /// The number of slots that are free, or will be with the next commit.
-fn free_soon<S: Seam>(state: &PageState<S>) -> usize {
-    state.free.len() + state.dead.len() + state.implied_dead.len()
+fn count_free_soon<S: Seam>(state: &PageState<S>) -> usize {
+    state.slot_lists.free.len() + state.slot_lists.dead.len() + state.slot_lists.implied_dead.len()
 }
 
 /// True unless the map is loaded and no slot is free or about to be.
 pub fn may_have_free_slot<S: Seam>(state: &PageState<S>) -> bool {
     !state.is_ready()
         || state.is_growing
-        || free_soon(state) > 0
+        || count_free_soon(state) > 0
         || state.journal.commits_begun > state.journal.commits_done
 }
 
 /// Evicts one page: the first one that is unused, or whose volume is above its maximum. Returns false if none is found.
-fn evict<S: Seam>(state: &mut PageState<S>) -> bool {
+fn evict_one<S: Seam>(state: &mut PageState<S>) -> bool {
     let (mut examined, mut scanned) = (0, 0);
-    let scanned_max = if state.limits.is_empty() { SCANNED_MAX } else { SCANNED_MAX_WITH_QUOTAS };
-    while examined < EXAMINED_MAX && scanned < scanned_max && state.table.slots() > 0 {
+    let scanned_max = if state.limits.is_empty() { SCANNED_SLOTS_MAX } else { SCANNED_SLOTS_MAX_WITH_QUOTAS };
+    while examined < EXAMINED_PAGES_MAX && scanned < scanned_max && state.table.slot_count() > 0 {
         scanned += 1;
-        state.clock_hand = state.table.after(state.clock_hand);
+        state.clock_hand = state.table.next_slot(state.clock_hand);
         let slot = state.clock_hand;
-        if !state.table.exists(slot) || state.table.phase(slot) != SlotPhase::Live || state.table.has(slot, ADDING) {
+        if !state.table.exists(slot) || state.table.phase(slot) != SlotPhase::Live || state.table.has_flag(slot, ADDING)
+        {
             continue;
         }
         let evictability = quota::evictability(state, slot);
@@ -59,7 +60,7 @@ fn evict<S: Seam>(state: &mut PageState<S>) -> bool {
         examined += 1;
         if evictability == Evictability::Always || !state.table.decrement_uses(slot) {
             state.drop_page(slot, DropRecord::Own);
-            state.counts.evictions += 1;
+            state.counters.evictions += 1;
             return true;
         }
     }
@@ -71,20 +72,20 @@ pub fn maintain_free_slots<S: Seam>(inner: &Rc<Inner<S>>) {
     let (must_grow, is_urgent) = {
         let mut guard = inner.pages.borrow_mut();
         let state = &mut *guard;
-        if !state.is_ready() || state.table.per_frame() == 0 {
+        if !state.is_ready() || state.table.slots_per_frame() == 0 {
             return;
         }
-        quota::refresh(inner, state);
-        let target = free_target(state);
-        if free_soon(state) >= target {
-            (false, state.free.len() < target.div_ceil(2))
+        quota::refresh_limits(inner, state);
+        let target = free_slots_target(state);
+        if count_free_soon(state) >= target {
+            (false, state.slot_lists.free.len() < target.div_ceil(2))
         } else if state.growth_skips == 0 && segment_lending::can_grow(inner, state) {
             (!std::mem::replace(&mut state.is_growing, true), false)
         } else {
             // A search for a segment costs more than an eviction, so it is skipped most of the time.
             state.growth_skips = state.growth_skips.checked_sub(1).unwrap_or(GROWTH_SKIPS_MAX);
-            while free_soon(state) < target && evict(state) {}
-            (false, state.free.len() < target.div_ceil(2))
+            while count_free_soon(state) < target && evict_one(state) {}
+            (false, state.slot_lists.free.len() < target.div_ceil(2))
         }
     };
     if must_grow {
@@ -94,6 +95,7 @@ pub fn maintain_free_slots<S: Seam>(inner: &Rc<Inner<S>>) {
             task.pages.borrow_mut().is_growing = false;
         });
     }
-    let releases_pending = !inner.pages.borrow().dead.is_empty() || !inner.pages.borrow().implied_dead.is_empty();
+    let releases_pending =
+        !inner.pages.borrow().slot_lists.dead.is_empty() || !inner.pages.borrow().slot_lists.implied_dead.is_empty();
     if is_urgent && releases_pending { start_commit(inner) } else { schedule_commit(inner) }
 }

@@ -65,7 +65,7 @@ impl<S: Seam> Pages<S> {
     /// Ignores the map on the devices: the state directory has recorded that this map was abandoned. The following
     /// [`Pages::load`] starts an empty map, which is durable when `load` returns.
     pub fn ignore_persisted_map(&self) {
-        self.0.pages.borrow_mut().persisted_map_ignored = true;
+        self.0.pages.borrow_mut().is_persisted_map_ignored = true;
     }
 
     /// The pages of a volume, for the request path.
@@ -84,7 +84,7 @@ impl<S: Seam> Pages<S> {
             state.request_limits_update();
             for slot in state.table.slots_of_volume(number, PageNo::ALL) {
                 // A slot with a put or an addition in progress is freed when that ends.
-                let can_drop = state.table.phase(slot) == SlotPhase::Live && !state.table.has(slot, ADDING);
+                let can_drop = state.table.phase(slot) == SlotPhase::Live && !state.table.has_flag(slot, ADDING);
                 if can_drop {
                     state.drop_page(slot, DropRecord::Implied);
                 } else {
@@ -107,7 +107,7 @@ impl<S: Seam> Pages<S> {
     /// rejects all pages, and `begin_write` returns at once.
     pub fn abandon(&self) {
         let mut state = self.0.pages.borrow_mut();
-        state.abandoned = true;
+        state.is_abandonment_recorded = true;
         state.disable_map("the map of clean pages was abandoned".to_owned());
     }
 
@@ -137,7 +137,7 @@ impl<S: Seam> Pages<S> {
 
     /// The number of evicted pages.
     pub fn evictions(&self) -> u64 {
-        self.0.pages.borrow().counts.evictions
+        self.0.pages.borrow().counters.evictions
     }
 
     /// State and counters.
@@ -148,16 +148,16 @@ impl<S: Seam> Pages<S> {
         let room = segment_lending::slot_room(&self.0, &state, MemberChange::default());
         PagesStats {
             pages: counts.pages,
-            valid_blocks: counts.blocks,
-            suspect_pages: counts.suspect,
-            loaded: state.is_ready(),
-            slots: table.slots() as u64,
-            slots_max: room.usable(),
-            unmapped_slots: room.unmapped(),
-            free_slots: state.free.len() as u64,
-            evictions: state.counts.evictions,
+            valid_blocks: counts.valid_blocks,
+            suspect_pages: counts.suspect_pages,
+            is_loaded: state.is_ready(),
+            slots: table.slot_count() as u64,
+            slots_max: room.usable_slots(),
+            unmapped_slots: room.unmapped_slots(),
+            free_slots: state.slot_lists.free.len() as u64,
+            evictions: state.counters.evictions,
             dirty_regions: state.dirty_regions.len() as u64,
-            members: state.counts.written.values().copied().collect(),
+            members: state.counters.written.values().copied().collect(),
             memory_bytes: state.memory_bytes(),
         }
     }
@@ -186,7 +186,7 @@ impl<S: Seam> VolumePages<S> {
     fn blocks_of_page(&self, page: PageNo, trust: PageTrust) -> u16 {
         let state = self.inner.pages.borrow();
         let slot = state.find(self.volume_id, page).filter(|slot| state.trust_of(*slot) == trust);
-        slot.map_or(0, |slot| state.table.valid(slot))
+        slot.map_or(0, |slot| state.table.valid_mask(slot))
     }
 
     /// Sets the volume's quota of pages. Pages above the quota are evicted when room is needed. If all minima together
@@ -199,19 +199,20 @@ impl<S: Seam> VolumePages<S> {
             state.quotas.insert(self.volume_id, quota);
         }
         state.request_limits_update();
-        quota::refresh(&self.inner, &mut state);
+        quota::refresh_limits(&self.inner, &mut state);
     }
 
     /// Checks whether this quota can be granted in addition to the quotas of other volumes.
     pub fn check_quota(&self, quota: &PageQuota) -> Result<(), QuotaError> {
-        quota::check(&self.inner, &self.inner.pages.borrow(), self.volume_id, quota)
+        quota::check_quota(&self.inner, &self.inner.pages.borrow(), self.volume_id, quota)
     }
 
     /// The volume's cached pages.
     pub fn usage(&self) -> PageUsage {
         let state = self.inner.pages.borrow();
         let counts = state.volume_numbers.get(&self.volume_id).map(|number| state.table.counts_of(*number));
-        counts.map_or(PageUsage::default(), |counts| PageUsage { pages: counts.pages, valid_blocks: counts.blocks })
+        counts
+            .map_or(PageUsage::default(), |counts| PageUsage { pages: counts.pages, valid_blocks: counts.valid_blocks })
     }
 
     /// Counts a use of a page, if it is present.
@@ -307,7 +308,7 @@ impl<S: Seam> VolumePages<S> {
         self.inner.pages.borrow().is_ready()
     }
 
-    /// Makes the pending records of the map durable, among them those of the recent writes. Returns false if the map is
+    /// Makes the pending records of the map durable, recent writes included. Returns false if the map is
     /// unusable.
     pub async fn make_records_durable(&self) -> bool {
         wait_durable(&self.inner).await
@@ -370,7 +371,7 @@ impl<S: Seam> VolumePages<S> {
     pub fn resolve_suspect(&self, page: PageNo, good: u16) {
         {
             let mut state = self.inner.pages.borrow_mut();
-            let slot = state.find(self.volume_id, page).filter(|slot| state.table.has(*slot, SUSPECT));
+            let slot = state.find(self.volume_id, page).filter(|slot| state.table.has_flag(*slot, SUSPECT));
             let Some(slot) = slot else { return };
             state.table.set_flag(slot, SUSPECT, false);
             state.invalidate_blocks(slot, !good);
@@ -429,13 +430,13 @@ impl<S: Seam> VolumePages<S> {
             let table = &state.table;
             table.phase(*slot) == SlotPhase::Live
                 && state.trust_of(*slot) == PageTrust::Trusted
-                && table.valid(*slot) != 0
+                && table.valid_mask(*slot) != 0
         };
         let slots: Vec<_> = slots.into_iter().filter(has_trusted_blocks).collect();
         let count = count.min(slots.len());
         let pick = |index: usize| {
             let slot = slots[(random as usize % slots.len() + index * slots.len() / count) % slots.len()];
-            (table::page_of(state.table.key(slot)).1, state.table.valid(slot))
+            (table::page_of(state.table.key(slot)).1, state.table.valid_mask(slot))
         };
         (0..count).map(pick).collect()
     }
@@ -447,7 +448,7 @@ pub(crate) async fn close<S: Seam>(inner: &Rc<Inner<S>>) {
         {
             let mut state = inner.pages.borrow_mut();
             state.drop_suspects_near_recent_writes();
-            state.clear_all_settled = true;
+            state.should_clear_all_settled = true;
         }
         wait_durable(inner).await;
     }

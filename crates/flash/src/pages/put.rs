@@ -11,7 +11,9 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, SECTOR_BYTES, Seam};
 use super::api::PutError;
 use super::{evict, quota, read};
 use crate::device::block_offset;
-use crate::format::page::{CHECKSUM_COPIES, PagePlace, WriteCounts, block_at, checksums_at, page_seed, slot_at};
+use crate::format::page::{
+    CHECKSUM_COPIES, PagePlace, WriteCounts, checksums_offset, offset_in_slot, page_seed, slot_offset,
+};
 use crate::journal::schedule_commit;
 use crate::number::{MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::page_map::table::{ADDING, SEALED, SUSPECT, SlotId, SlotPhase, key_of, page_of};
@@ -33,13 +35,13 @@ pub(super) struct Put {
     pub(super) slot: SlotId,
     pub(super) place: PagePlace,
     /// Number of writes of each block of the slot, including this write.
-    pub(super) writes: WriteCounts,
+    pub(super) write_counts: WriteCounts,
     /// Blocks to write.
-    pub(super) to_write: u16,
+    pub(super) blocks_to_write: u16,
     /// Valid blocks of the slot that are not rewritten.
-    pub(super) unchanged: u16,
+    pub(super) unchanged_blocks: u16,
     /// The page's old slot, and the blocks of it that are copied to the new one.
-    pub(super) old: Option<(SlotId, PagePlace, u16)>,
+    pub(super) copied_from: Option<(SlotId, PagePlace, u16)>,
 }
 
 /// Writes blocks of a page to flash.
@@ -68,10 +70,10 @@ pub async fn put<S: Seam>(
     }
     let Some(put) = result? else {
         let state = inner.pages.borrow();
-        return Ok(state.find(volume_id, page).map_or(0, |slot| state.table.valid(slot)) & requested);
+        return Ok(state.find(volume_id, page).map_or(0, |slot| state.table.valid_mask(slot)) & requested);
     };
     for (block, data) in content.iter_mut().enumerate() {
-        if put.to_write >> block & 1 == 0 {
+        if put.blocks_to_write >> block & 1 == 0 {
             *data = None;
         }
     }
@@ -108,7 +110,7 @@ fn begin_put<S: Seam>(
     inner: &Inner<S>,
     volume_id: VolumeId,
     page: PageNo,
-    requested: u16,
+    requested_blocks: u16,
 ) -> Result<Option<Put>, PutError> {
     match &state.phase {
         MapPhase::Ready => {}
@@ -120,19 +122,19 @@ fn begin_put<S: Seam>(
         return Err(PutError::Busy);
     }
     let old = state.table.find(key);
-    quota::refresh(inner, state);
+    quota::refresh_limits(inner, state);
     if old.is_none() && !quota::make_room_within_quota(state, page_of(key).0) {
         return Err(PutError::QuotaExhausted);
     }
-    let valid = old.map_or(0, |slot| state.table.valid(slot));
-    let to_write = requested & !valid;
+    let valid = old.map_or(0, |slot| state.table.valid_mask(slot));
+    let to_write = requested_blocks & !valid;
     if to_write == 0 {
         return Ok(None);
     }
     if let Some(slot) = old
         && to_write & state.table.write_counts(slot).exhausted() == 0
-        && !state.table.has(slot, SUSPECT)
-        && !state.table.has(slot, SEALED)
+        && !state.table.has_flag(slot, SUSPECT)
+        && !state.table.has_flag(slot, SEALED)
         && state.reclaim_target != Some(state.table.place(slot).segment)
         && !state.closed_members.contains(&state.table.place(slot).member)
     {
@@ -140,26 +142,40 @@ fn begin_put<S: Seam>(
         state.table.add_writes(slot, to_write);
         state.pending_puts.insert(slot, to_write);
         let (place, writes) = (state.table.place(slot), state.table.write_counts(slot));
-        return Ok(Some(Put { slot, place, writes, to_write, unchanged: valid, old: None }));
+        return Ok(Some(Put {
+            slot,
+            place,
+            write_counts: writes,
+            blocks_to_write: to_write,
+            unchanged_blocks: valid,
+            copied_from: None,
+        }));
     }
     if inner.sabotage.is(Sabotage::ReuseSlotEarly) {
-        let slot = state.dead.first().copied();
+        let slot = state.slot_lists.dead.first().copied();
         slot.into_iter().for_each(|slot| state.sabotage_reuse(slot));
     }
-    let Some(slot) = state.free.pop_front() else {
+    let Some(slot) = state.slot_lists.free.pop_front() else {
         return Err(PutError::Busy);
     };
     state.table.claim(slot, key);
     // Suspect blocks are not copied: they have not been compared with the backing.
     let old = old.map(|old| {
-        let keep = if state.table.has(old, SUSPECT) { 0 } else { valid };
+        let keep = if state.table.has_flag(old, SUSPECT) { 0 } else { valid };
         (old, state.table.place(old), keep)
     });
     let copied = old.map_or(0, |(_, _, keep)| keep);
     state.table.add_writes(slot, to_write | copied);
     state.pending_puts.insert(slot, to_write | copied);
     let (place, writes) = (state.table.place(slot), state.table.write_counts(slot));
-    Ok(Some(Put { slot, place, writes, to_write, unchanged: 0, old }))
+    Ok(Some(Put {
+        slot,
+        place,
+        write_counts: writes,
+        blocks_to_write: to_write,
+        unchanged_blocks: 0,
+        copied_from: old,
+    }))
 }
 
 /// Writes the blocks of a page. Returns the blocks that are now in the slot.
@@ -171,7 +187,7 @@ async fn write<S: Seam>(
     mut content: Content<S::Block>,
 ) -> Result<u16, PutError> {
     let failed = |reason: &str| PutError::Failed(reason.to_owned());
-    if let Some((old, place, keep)) = put.old {
+    if let Some((old, place, keep)) = put.copied_from {
         for (block, data) in read::read_for_copy(inner, volume_id, page, (old, place), keep).await {
             content[block as usize].get_or_insert(data);
         }
@@ -179,16 +195,16 @@ async fn write<S: Seam>(
     let device = inner.in_service().into_iter().find(|device| device.member == put.place.member);
     let device = device.ok_or_else(|| failed("the device is out of service"))?;
     let base =
-        block_offset(inner.state.borrow().superblock.segment_bytes, put.place.segment, 0) + slot_at(put.place.slot);
+        block_offset(inner.state.borrow().superblock.segment_bytes, put.place.segment, 0) + slot_offset(put.place.slot);
     let mut sums = inner.alloc().ok_or(PutError::Busy)?;
     for pair in 0..PAGE_BLOCKS / 2 {
         let pair_of = |mask: u16| mask >> (2 * pair) & 0b11;
         let mut pair_sums = [0_u32; 2];
-        if pair_of(put.unchanged) != 0 && pair_of(put.to_write) != 0 {
+        if pair_of(put.unchanged_blocks) != 0 && pair_of(put.blocks_to_write) != 0 {
             // The sector also holds the checksum of the pair's other block.
             let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
             let _queued = QueuedRequest::new(inner, device.member, RequestWork::Read(1));
-            let (result, mut pieces) = inner.read_from(&device, base + checksums_at(pair), vec![sector]).await;
+            let (result, mut pieces) = inner.read_from(&device, base + checksums_offset(pair), vec![sector]).await;
             let read = pieces.pop().expect("a read returns its pieces").block.freeze();
             pair_sums = read::checksums::<S>(&read, pair);
             sums = read.thaw().unwrap_or_else(|_| unreachable!("the block has one owner"));
@@ -198,54 +214,59 @@ async fn write<S: Seam>(
             let block = 2 * pair as usize + index;
             if let Some(data) = &content[block] {
                 let number = page.block(block);
-                *sum = data.checksum(page_seed(volume_id, number, put.place, put.writes.count_of(block as u32)));
+                *sum = data.checksum(page_seed(volume_id, number, put.place, put.write_counts.count_of(block as u32)));
             }
         }
-        sums.write_metadata(pair as usize * SECTOR_BYTES, &sector_of(pair_sums));
+        sums.write_metadata(pair as usize * SECTOR_BYTES, &checksum_sector(pair_sums));
     }
     let written =
         (0..PAGE_BLOCKS).filter(|block| content[*block as usize].is_some()).fold(0, |mask, block| mask | 1 << block);
     let whole_blocks = device.disk.geometry().logical_block as usize > SECTOR_BYTES;
-    let runs = runs::<S>(&inner.seam, &content, sums.freeze(), whole_blocks);
+    let runs = build_runs::<S>(&inner.seam, &content, sums.freeze(), whole_blocks);
     for (at, pieces) in runs {
         let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
         let _queued = QueuedRequest::new(inner, device.member, RequestWork::Program(pieces.len()));
         inner.write_to(&device, base + at, pieces).await.map_err(|error| PutError::Failed(error.to_string()))?;
-        inner.pages.borrow_mut().counts.member_mut(device.member).promotion_bytes += bytes;
+        inner.pages.borrow_mut().counters.member_mut(device.member).promotion_bytes += bytes;
     }
     Ok(written)
 }
 
 /// The checksum sector of a pair. It repeats the two checksums, because simulated disks store repeated bytes as a tag.
-fn sector_of(pair_sums: [u32; 2]) -> Vec<u8> {
+fn checksum_sector(pair_sums: [u32; 2]) -> Vec<u8> {
     let pair = u64::from(pair_sums[0]) | u64::from(pair_sums[1]) << 32;
     pair.to_le_bytes().repeat(CHECKSUM_COPIES)
 }
 
-/// The contiguous runs of pieces with their offsets in the slot. With `whole_blocks` the device writes only whole
+/// The contiguous runs of pieces with their offsets in the slot. With `needs_whole_blocks` the device writes only whole
 /// blocks, so absent blocks between them are written as zeroes.
-fn runs<S: Seam>(seam: &S, content: &Content<S::Block>, sums: S::Block, whole_blocks: bool) -> Vec<Run<S::Block>> {
+fn build_runs<S: Seam>(
+    seam: &S,
+    content: &Content<S::Block>,
+    sums: S::Block,
+    needs_whole_blocks: bool,
+) -> Vec<Run<S::Block>> {
     let (mut runs, mut end) = (Vec::<Run<S::Block>>::new(), 0);
-    let mut add = |at: u64, piece: Piece<S::Block>| {
+    let mut add = |offset_bytes: u64, piece: Piece<S::Block>| {
         let bytes = piece.len() as u64;
-        match runs.last_mut().filter(|_| end == at) {
+        match runs.last_mut().filter(|_| end == offset_bytes) {
             Some((_, pieces)) => pieces.push(piece),
-            None => runs.push((at, vec![piece])),
+            None => runs.push((offset_bytes, vec![piece])),
         }
-        end = at + bytes;
+        end = offset_bytes + bytes;
     };
     for pair in 0..PAGE_BLOCKS / 2 {
         let pair_content = [&content[2 * pair as usize], &content[2 * pair as usize + 1]];
-        if !whole_blocks && pair_content.iter().all(|block| block.is_none()) {
+        if !needs_whole_blocks && pair_content.iter().all(|block| block.is_none()) {
             continue;
         }
         let data = |index: usize| match pair_content[index] {
             Some(data) => Some(Piece::whole(data.clone())),
-            None => whole_blocks.then(|| Piece::whole(seam.zero_block())),
+            None => needs_whole_blocks.then(|| Piece::whole(seam.zero_block())),
         };
-        data(0).into_iter().for_each(|piece| add(block_at(2 * pair), piece));
-        add(checksums_at(pair), Piece::new(sums.clone(), pair as usize * SECTOR_BYTES, SECTOR_BYTES));
-        data(1).into_iter().for_each(|piece| add(block_at(2 * pair + 1), piece));
+        data(0).into_iter().for_each(|piece| add(offset_in_slot(2 * pair), piece));
+        add(checksums_offset(pair), Piece::new(sums.clone(), pair as usize * SECTOR_BYTES, SECTOR_BYTES));
+        data(1).into_iter().for_each(|piece| add(offset_in_slot(2 * pair + 1), piece));
     }
     runs
 }
@@ -264,8 +285,8 @@ fn finish_put<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutErr
     let still_valid = if inner.sabotage.is(Sabotage::PutOverInvalidate) { written } else { still_valid & written };
     if state.table.phase(put.slot) == SlotPhase::Live {
         state.table.set_flag(put.slot, ADDING, false);
-        let valid = state.table.valid(put.slot) | still_valid;
-        state.table.set_valid(put.slot, valid);
+        let valid = state.table.valid_mask(put.slot) | still_valid;
+        state.table.set_valid_mask(put.slot, valid);
         if valid == 0 { state.drop_page(put.slot, DropRecord::Own) } else { state.queue_record(put.slot) }
     } else if still_valid == 0 {
         // No durable record lists the slot.
@@ -273,10 +294,10 @@ fn finish_put<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutErr
         return 0;
     } else {
         state.table.set_phase(put.slot, SlotPhase::Live);
-        state.table.set_valid(put.slot, still_valid);
+        state.table.set_valid_mask(put.slot, still_valid);
         state.table.set_flag(put.slot, SEALED, writes_whole_blocks(inner, put.place.member));
         state.queue_record(put.slot);
-        if let Some((old, place, _)) = put.old
+        if let Some((old, place, _)) = put.copied_from
             && state.table.exists(old)
             && state.table.place(old) == place
             && state.table.phase(old) == SlotPhase::Live
@@ -284,8 +305,8 @@ fn finish_put<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutErr
             state.drop_page(old, DropRecord::Own);
         }
     }
-    state.unflushed.insert(put.place.member);
-    state.table.valid(put.slot)
+    state.unflushed_members.insert(put.place.member);
+    state.table.valid_mask(put.slot)
 }
 
 /// True when the device writes only whole blocks. A block then cannot be added in place, because its checksum sector

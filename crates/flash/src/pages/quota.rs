@@ -11,7 +11,7 @@ use crate::page_map::{DropRecord, PageState};
 use crate::state::Inner;
 
 /// Maximum number of slots searched for a page of one volume, or for a page to evict for a volume below its minimum.
-const SEARCH_MAX: usize = 4_096;
+const SEARCHED_SLOTS_MAX: usize = 4_096;
 /// 1/32 of the slots is never reserved for a volume, so that eviction is always possible.
 const UNRESERVED_DIVISOR: u64 = 32;
 
@@ -55,7 +55,7 @@ pub enum QuotaError {
 }
 
 /// Checks whether the volume can get this quota in addition to the quotas of other volumes.
-pub fn check<S: Seam>(
+pub fn check_quota<S: Seam>(
     inner: &Inner<S>,
     state: &PageState<S>,
     volume_id: VolumeId,
@@ -83,7 +83,7 @@ pub fn check<S: Seam>(
 
 /// Recomputes the quotas in pages, if the number of slots or volumes has changed. If the minima exceed the room, all
 /// are reduced in proportion.
-pub fn refresh<S: Seam>(inner: &Inner<S>, state: &mut PageState<S>) {
+pub fn refresh_limits<S: Seam>(inner: &Inner<S>, state: &mut PageState<S>) {
     if state.quotas.is_empty() && state.limits.is_empty() {
         return;
     }
@@ -101,8 +101,10 @@ pub fn refresh<S: Seam>(inner: &Inner<S>, state: &mut PageState<S>) {
         let min = quota.min.pages_of(slots);
         let min = if sum > room { (u128::from(min) * u128::from(room) / u128::from(sum)) as u64 } else { min };
         let max = quota.max.map_or(u64::MAX, |max| max.pages_of(slots));
-        let hand = before.get(number).map_or(0, |limits| limits.hand);
-        state.limits.insert(*number, PageLimits { min, max, quota: quota.clone(), hand });
+        let hand = before.get(number).map_or(0, |limits| limits.clock_hand);
+        state
+            .limits
+            .insert(*number, PageLimits { min_pages: min, max_pages: max, quota: quota.clone(), clock_hand: hand });
     }
 }
 
@@ -125,11 +127,11 @@ pub fn evictability<S: Seam>(state: &PageState<S>, slot: SlotId) -> Evictability
     let (number, page) = page_of(state.table.key(slot));
     let Some(limits) = state.limits.get(&number) else { return Evictability::IfUnused };
     let pages = state.table.pages_of(number);
-    if limits.quota.pins(page) {
+    if limits.quota.is_pinned(page) {
         Evictability::Protected
-    } else if pages > limits.max {
+    } else if pages > limits.max_pages {
         Evictability::Always
-    } else if pages <= limits.min {
+    } else if pages <= limits.min_pages {
         Evictability::Protected
     } else {
         Evictability::IfUnused
@@ -139,17 +141,19 @@ pub fn evictability<S: Seam>(state: &PageState<S>, slot: SlotId) -> Evictability
 /// True when the volume is entitled to room for this page: it is below its minimum, or the page is pinned.
 pub fn is_entitled<S: Seam>(state: &PageState<S>, volume_id: VolumeId, page: PageNo) -> bool {
     let limits = state.volume_numbers.get(&volume_id).and_then(|number| Some((number, state.limits.get(number)?)));
-    limits.is_some_and(|(number, limits)| limits.quota.pins(page) || state.table.pages_of(*number) < limits.min)
+    limits.is_some_and(|(number, limits)| {
+        limits.quota.is_pinned(page) || state.table.pages_of(*number) < limits.min_pages
+    })
 }
 
 /// Evicts one page that is not guaranteed, used or not, for a volume that is entitled to room.
 pub fn evict_for_entitled<S: Seam>(state: &mut PageState<S>) {
-    for _ in 0..SEARCH_MAX.min(state.table.slots()) {
-        state.clock_hand = state.table.after(state.clock_hand);
+    for _ in 0..SEARCHED_SLOTS_MAX.min(state.table.slot_count()) {
+        state.clock_hand = state.table.next_slot(state.clock_hand);
         let slot = state.clock_hand;
         if is_page(state, slot) && evictability(state, slot) != Evictability::Protected {
             state.drop_page(slot, DropRecord::Own);
-            state.counts.evictions += 1;
+            state.counters.evictions += 1;
             return;
         }
     }
@@ -157,34 +161,34 @@ pub fn evict_for_entitled<S: Seam>(state: &mut PageState<S>) {
 
 /// Makes room for one more page within the volume's maximum: at the maximum it evicts the volume's first unused page in
 /// CLOCK order. Returns false if it finds none.
-pub fn make_room_within_quota<S: Seam>(state: &mut PageState<S>, number: u16) -> bool {
-    let Some(limits) = state.limits.get(&number) else { return true };
-    let (max, mut hand) = (limits.max, limits.hand);
+pub fn make_room_within_quota<S: Seam>(state: &mut PageState<S>, volume_number: u16) -> bool {
+    let Some(limits) = state.limits.get(&volume_number) else { return true };
+    let (max, mut hand) = (limits.max_pages, limits.clock_hand);
     let is_being_written = |slot: &&SlotId| {
-        state.table.phase(**slot) == SlotPhase::Writing && page_of(state.table.key(**slot)).0 == number
+        state.table.phase(**slot) == SlotPhase::Writing && page_of(state.table.key(**slot)).0 == volume_number
     };
     let being_written = state.pending_puts.keys().filter(is_being_written).count() as u64;
     if max == 0 {
         return false;
     }
-    let steps = SEARCH_MAX.min(state.table.slots() * 4);
+    let steps = SEARCHED_SLOTS_MAX.min(state.table.slot_count() * 4);
     for _ in 0..steps {
-        if state.table.pages_of(number) + being_written < max {
+        if state.table.pages_of(volume_number) + being_written < max {
             break;
         }
-        hand = state.table.after(hand);
-        let is_own = is_page(state, hand) && page_of(state.table.key(hand)).0 == number;
-        let is_pinned = || state.limits[&number].quota.pins(page_of(state.table.key(hand)).1);
+        hand = state.table.next_slot(hand);
+        let is_own = is_page(state, hand) && page_of(state.table.key(hand)).0 == volume_number;
+        let is_pinned = || state.limits[&volume_number].quota.is_pinned(page_of(state.table.key(hand)).1);
         if is_own && !is_pinned() && !state.table.decrement_uses(hand) {
             state.drop_page(hand, DropRecord::Own);
-            state.counts.evictions += 1;
+            state.counters.evictions += 1;
         }
     }
-    state.limits.get_mut(&number).expect("the volume has a quota").hand = hand;
-    state.table.pages_of(number) + being_written < max
+    state.limits.get_mut(&volume_number).expect("the volume has a quota").clock_hand = hand;
+    state.table.pages_of(volume_number) + being_written < max
 }
 
 /// True when the slot holds a page without an addition in progress.
 fn is_page<S: Seam>(state: &PageState<S>, slot: SlotId) -> bool {
-    state.table.exists(slot) && state.table.phase(slot) == SlotPhase::Live && !state.table.has(slot, ADDING)
+    state.table.exists(slot) && state.table.phase(slot) == SlotPhase::Live && !state.table.has_flag(slot, ADDING)
 }

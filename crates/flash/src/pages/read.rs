@@ -9,7 +9,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskResult, Piece, SECTOR_BYTES, 
 
 use super::api::PageReadError;
 use crate::device::{Device, block_offset};
-use crate::format::page::{PagePlace, WriteCounts, page_seed, run_at, slot_at};
+use crate::format::page::{PagePlace, WriteCounts, page_seed, run_byte_range, slot_offset};
 use crate::journal::schedule_commit;
 use crate::number::{BlockNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::page_map::PageTrust;
@@ -61,12 +61,12 @@ pub async fn read_for_copy<S: Seam>(
     volume_id: VolumeId,
     page: PageNo,
     (slot, place): (SlotId, PagePlace),
-    mask: u16,
+    block_mask: u16,
 ) -> Vec<(u32, S::Block)> {
     let mut read_blocks = Vec::new();
     let mut next = 0;
-    while let Some(start) = (next..PAGE_BLOCKS).find(|block| mask >> block & 1 == 1) {
-        next = (start..PAGE_BLOCKS).find(|block| mask >> block & 1 == 0).unwrap_or(PAGE_BLOCKS);
+    while let Some(start) = (next..PAGE_BLOCKS).find(|block| block_mask >> block & 1 == 1) {
+        next = (start..PAGE_BLOCKS).find(|block| block_mask >> block & 1 == 0).unwrap_or(PAGE_BLOCKS);
         let buffers: Option<Vec<_>> = (start..next).map(|_| inner.alloc()).collect();
         let Some(buffers) = buffers else { break };
         let is_live = {
@@ -95,7 +95,7 @@ async fn read_slot<S: Seam>(
         let mut state = inner.pages.borrow_mut();
         let place = state.table.place(slot);
         state.hold(slot, place.segment_generation);
-        (state.table.valid(slot), place, state.table.write_counts(slot))
+        (state.table.valid_mask(slot), place, state.table.write_counts(slot))
     };
     let hold = SlotHold { inner, slot, segment_generation: place.segment_generation };
     let first_block = page.first_block();
@@ -142,7 +142,7 @@ impl<S: Seam> Drop for SlotHold<'_, S> {
 }
 
 /// Reads a run of valid blocks, and appends their outcomes to `outcomes`. `first_block` is the page's first block;
-/// `start` is the index of the run's first block within the page.
+/// `start_index` is the index of the run's first block within the page.
 #[expect(clippy::too_many_arguments, reason = "the slot, the page and the destination")]
 async fn read_run<S: Seam>(
     inner: &Rc<Inner<S>>,
@@ -150,14 +150,14 @@ async fn read_run<S: Seam>(
     first_block: BlockNo,
     slot: SlotId,
     (place, write_counts): (PagePlace, WriteCounts),
-    start: u32,
+    start_index: u32,
     buffers: Vec<S::BlockMut>,
     outcomes: &mut Vec<Outcome<S>>,
 ) {
     if buffers.is_empty() {
         return;
     }
-    let blocks = start..start + buffers.len() as u32;
+    let blocks = start_index..start_index + buffers.len() as u32;
     let device = inner.in_service().into_iter().find(|device| device.member == place.member);
     let spare_checksum_buffer = inner.pages.borrow_mut().spare_checksum_buffer.take();
     let (Some(device), Some(sums)) = (device, spare_checksum_buffer.or_else(|| inner.alloc())) else {
@@ -219,8 +219,8 @@ async fn fetch<S: Seam>(
     buffers: Vec<S::BlockMut>,
     sums: S::BlockMut,
 ) -> (Option<DiskResult<()>>, Vec<S::BlockMut>, S::BlockMut) {
-    let base = block_offset(inner.state.borrow().superblock.segment_bytes, place.segment, 0) + slot_at(place.slot);
-    let run = run_at(blocks);
+    let base = block_offset(inner.state.borrow().superblock.segment_bytes, place.segment, 0) + slot_offset(place.slot);
+    let run = run_byte_range(blocks);
     if device.disk.geometry().logical_block as usize > SECTOR_BYTES {
         return fetch_aligned(inner, device, base, blocks, buffers, sums).await;
     }
@@ -244,12 +244,12 @@ async fn fetch<S: Seam>(
 async fn fetch_aligned<S: Seam>(
     inner: &Inner<S>,
     device: &Device<S>,
-    base: u64,
+    base_bytes: u64,
     blocks: &Range<u32>,
     mut buffers: Vec<S::BlockMut>,
     mut sums: S::BlockMut,
 ) -> (Option<DiskResult<()>>, Vec<S::BlockMut>, S::BlockMut) {
-    let run = run_at(blocks);
+    let run = run_byte_range(blocks);
     let block_bytes = BLOCK_BYTES as u64;
     let (start, end) = (run.start / block_bytes * block_bytes, run.end.div_ceil(block_bytes) * block_bytes);
     let mut pieces = Vec::new();
@@ -260,7 +260,7 @@ async fn fetch_aligned<S: Seam>(
         }
     }
     let queued = QueuedRequest::new(inner, device.member, RequestWork::Read(pieces.len()));
-    let (result, pieces) = inner.read_from(device, base + start, pieces).await;
+    let (result, pieces) = inner.read_from(device, base_bytes + start, pieces).await;
     drop(queued);
     let read: Vec<_> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
     let copy = |from: u64, to: &mut S::BlockMut, to_at: usize, len: usize| {
@@ -274,8 +274,8 @@ async fn fetch_aligned<S: Seam>(
         }
     };
     for (block, buffer) in blocks.clone().zip(&mut buffers) {
-        copy(crate::format::page::block_at(block), buffer, 0, BLOCK_BYTES);
-        let sector = crate::format::page::checksums_at(block / 2);
+        copy(crate::format::page::offset_in_slot(block), buffer, 0, BLOCK_BYTES);
+        let sector = crate::format::page::checksums_offset(block / 2);
         copy(sector, &mut sums, block as usize / 2 * SECTOR_BYTES, SECTOR_BYTES);
     }
     (Some(result), buffers, sums)

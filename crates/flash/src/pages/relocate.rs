@@ -22,7 +22,7 @@ use crate::succession::{log_copies, needs_take_over, successor_number};
 use task_sync::{BoxFuture, Reply, join};
 
 /// Maximum number of pages that are copied at the same time.
-const COPIES_MAX: usize = 4;
+const CONCURRENT_COPIES_MAX: usize = 4;
 /// Bytes of a page.
 const PAGE_BYTES: u64 = PAGE_BLOCKS as u64 * BLOCK_BYTES as u64;
 /// Pause while no buffers are free.
@@ -40,7 +40,7 @@ pub fn has_pages<S: Seam>(inner: &Inner<S>, member: MemberNo) -> bool {
 pub fn pages_without_room<S: Seam>(inner: &Inner<S>, member: MemberNo, joining: Option<(Role, u32)>) -> u64 {
     let state = inner.pages.borrow();
     let change = MemberChange { leaving: Some(member), joining };
-    let room = segment_lending::slot_room(inner, &state, change).usable();
+    let room = segment_lending::slot_room(inner, &state, change).usable_slots();
     state.table.counts().pages.saturating_sub(room).min(state.table.pages_on(member))
 }
 
@@ -99,7 +99,7 @@ pub async fn relocate<S: Seam>(
         running.add_total_bytes(state.table.pages_on(member) * PAGE_BYTES);
     }
     let copies = log_copies(&inner.state.borrow(), None);
-    let relocation = Relocation { running, member, receiver, copies, may_stop };
+    let relocation = Relocation { running, member, receiver, log_copies: copies, may_stop };
     let fits = pages_without_room(inner, member, None) == 0;
     // Copies that found no buffer are repeated.
     while relocation.run(if fits { 0..=0 } else { 1..=USES_MAX }).await? > 0 && has_pages(inner, member) {}
@@ -112,7 +112,7 @@ struct Relocation<'a, S: Seam> {
     member: MemberNo,
     receiver: Option<MemberNo>,
     /// Copies of the log at the start.
-    copies: usize,
+    log_copies: usize,
     may_stop: bool,
 }
 
@@ -141,7 +141,7 @@ impl<S: Seam> Relocation<'_, S> {
                 return Some(StoreError::Refused(format!("device number {new} failed as pages were copied to it")));
             }
             let takes_over = "a device that carries the log has failed, and another one takes over";
-            let has_lost_one = log_copies(state, None) < self.copies && needs_take_over(state);
+            let has_lost_one = log_copies(state, None) < self.log_copies && needs_take_over(state);
             has_lost_one.then(|| StoreError::Refused(takes_over.to_owned()))
         };
         if self.may_stop {
@@ -163,7 +163,7 @@ impl<S: Seam> Relocation<'_, S> {
         while slots.peek().is_some() {
             self.wait_if_paused().await?;
             let (mut moves, mut lacks_buffers): (Vec<BoxFuture<'_, bool>>, bool) = (Vec::new(), false);
-            while moves.len() < COPIES_MAX
+            while moves.len() < CONCURRENT_COPIES_MAX
                 && let Some(slot) = slots.peek().copied()
             {
                 let state = inner.pages.borrow();
@@ -172,7 +172,7 @@ impl<S: Seam> Relocation<'_, S> {
                     slots.next();
                     continue;
                 }
-                if state.free.is_empty() {
+                if state.slot_lists.free.is_empty() {
                     break;
                 }
                 drop(state);
@@ -218,15 +218,16 @@ fn next_frame<S: Seam>(state: &PageState<S>, member: MemberNo, mut number: u32) 
 /// True for a page that can be read and that no one is writing.
 fn is_movable<S: Seam>(state: &PageState<S>, slot: SlotId) -> bool {
     let table = &state.table;
-    let is_live = table.phase(slot) == SlotPhase::Live && !table.has(slot, ADDING) && !table.has(slot, SUSPECT);
+    let is_live =
+        table.phase(slot) == SlotPhase::Live && !table.has_flag(slot, ADDING) && !table.has_flag(slot, SUSPECT);
     is_live && !table.is_busy(table.key(slot)) && state.volumes.contains_key(&page_of(table.key(slot)).0)
 }
 
 /// Registers the copy of a movable page in a free slot; `None` if no slot is free.
 fn begin_move<S: Seam>(state: &mut PageState<S>, slot: SlotId) -> Option<Move> {
-    let copy = state.free.pop_front()?;
+    let copy = state.slot_lists.free.pop_front()?;
     let (number, page) = page_of(state.table.key(slot));
-    let (valid, uses, old_place) = (state.table.valid(slot), state.table.uses(slot), state.table.place(slot));
+    let (valid, uses, old_place) = (state.table.valid_mask(slot), state.table.uses(slot), state.table.place(slot));
     state.table.claim(copy, state.table.key(slot));
     state.table.add_writes(copy, valid);
     (0..uses).for_each(|_| state.table.touch(copy));
@@ -235,7 +236,8 @@ fn begin_move<S: Seam>(state: &mut PageState<S>, slot: SlotId) -> Option<Move> {
     // From now on the log waits for this write before it reclaims the segment.
     state.begin_writing((place.member, place.segment));
     let old = Some((slot, old_place, 0));
-    let put = Put { slot: copy, place, writes, to_write: valid, unchanged: 0, old };
+    let put =
+        Put { slot: copy, place, write_counts: writes, blocks_to_write: valid, unchanged_blocks: 0, copied_from: old };
     Some(Move { volume_id: state.volumes[&number], page, put })
 }
 
@@ -265,10 +267,10 @@ fn finish_move<S: Seam>(
 
 /// True if a valid block of the page was not read, for want of a buffer.
 fn lacks_blocks<S: Seam>(inner: &Inner<S>, put: &Put, content: &Content<S::Block>) -> bool {
-    let Some((slot, place, _)) = put.old else { return false };
+    let Some((slot, place, _)) = put.copied_from else { return false };
     let table = &inner.pages.borrow().table;
     let is_same = table.exists(slot) && table.place(slot) == place && table.phase(slot) == SlotPhase::Live;
-    let valid = if is_same { table.valid(slot) } else { 0 };
+    let valid = if is_same { table.valid_mask(slot) } else { 0 };
     (0..PAGE_BLOCKS).any(|block| valid >> block & 1 == 1 && content[block as usize].is_none())
 }
 
@@ -278,10 +280,10 @@ async fn make_room<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     evict::maintain_free_slots(inner);
     let (has_free, is_growing, may_have_free_slot) = {
         let state = inner.pages.borrow();
-        (!state.free.is_empty(), state.is_growing, evict::may_have_free_slot(&state))
+        (!state.slot_lists.free.is_empty(), state.is_growing, evict::may_have_free_slot(&state))
     };
     if is_growing && !has_free {
-        inner.seam.sleep(segment_lending::PAUSE).await;
+        inner.seam.sleep(segment_lending::CHECK_INTERVAL).await;
     }
     has_free || is_growing || may_have_free_slot && wait_durable(inner).await
 }

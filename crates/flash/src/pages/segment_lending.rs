@@ -22,34 +22,34 @@ use crate::succession::members_without_pages;
 use task_sync::{BoxFuture, join};
 
 /// The log keeps 1/32 of the segments that it shares with the pages in reserve.
-const RESERVE_DIVISOR: usize = 32;
+const RESERVE_SEGMENTS_DIVISOR: usize = 32;
 /// Minimum number of segments in reserve.
-const RESERVE_MIN: usize = 2;
+const RESERVE_SEGMENTS_MIN: usize = 2;
 /// Maximum number of segments that are compared when one is reclaimed.
-const COMPARED_MAX: usize = 64;
+const COMPARED_SEGMENTS_MAX: usize = 64;
 /// The cost of dropping a protected page; other pages cost 2 to 5.
-const PROTECTED_COST: usize = 50;
+const PROTECTED_PAGE_COST: usize = 50;
 /// Pause between two checks while another reclaim, or a write to the segment, is in progress.
-pub(super) const PAUSE: Nanos = Nanos::from_micros(100);
+pub(super) const CHECK_INTERVAL: Nanos = Nanos::from_micros(100);
 
 /// Room for pages, in slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotRoom {
     /// Slots on the devices in service while the log needs no more than its reserve.
-    pub on_devices: u64,
+    pub device_slots: u64,
     /// Slots for which the map has room: its size was set when the store was created.
-    pub in_map: u64,
+    pub map_slots: u64,
 }
 
 impl SlotRoom {
     /// Slots that can be used.
-    pub fn usable(&self) -> u64 {
-        self.on_devices.min(self.in_map)
+    pub fn usable_slots(&self) -> u64 {
+        self.device_slots.min(self.map_slots)
     }
 
     /// Slots on the devices for which the map has no room.
-    pub fn unmapped(&self) -> u64 {
-        self.on_devices - self.usable()
+    pub fn unmapped_slots(&self) -> u64 {
+        self.device_slots - self.usable_slots()
     }
 }
 
@@ -63,13 +63,14 @@ pub struct MemberChange {
 }
 
 /// The number of free segments that the log keeps for itself.
-fn reserve<S: Seam>(store: &State<S>) -> usize {
-    reserve_of(store, store.superblock.segments - store.superblock.journal_segments())
+fn reserve_segments<S: Seam>(store: &State<S>) -> usize {
+    reserve_of_shared(store, store.superblock.log_segment_count - store.superblock.journal_segments())
 }
 
 /// As [`reserve`], if the log and the pages share this number of segments.
-fn reserve_of<S: Seam>(store: &State<S>, shared_segments: u32) -> usize {
-    store.segments.tombstone_reserve() + (shared_segments as usize / RESERVE_DIVISOR).max(RESERVE_MIN)
+fn reserve_of_shared<S: Seam>(store: &State<S>, shared_segments: u32) -> usize {
+    store.segments.tombstone_reserve_segments()
+        + (shared_segments as usize / RESERVE_SEGMENTS_DIVISOR).max(RESERVE_SEGMENTS_MIN)
 }
 
 /// Up to `count` segments that can hold pages now. On log members these are lent segments and segments past the end of
@@ -87,8 +88,8 @@ fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: us
         let is_log = entry.role == Role::Log;
         // A segment that was lent before a smaller device joined the log is past the end of the log now.
         let is_lent = |number: &SegmentNo| *number < log_segments.end && state.reclaim_target != Some(*number);
-        let lent = store.segments.lent().iter().copied().filter(|number| is_log && is_lent(number));
-        let end = SegmentNo(entry.segments);
+        let lent = store.segments.lent_segments().iter().copied().filter(|number| is_log && is_lent(number));
+        let end = SegmentNo(entry.segment_count);
         let page_only_segments =
             if is_log { log_segments.end..end.max(log_segments.end) } else { log_segments.start..end };
         let segments = lent.chain(SegmentNo::each(&page_only_segments));
@@ -101,7 +102,7 @@ fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: us
 
 /// Maximum number of slots while the log needs no more than its reserve.
 pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> usize {
-    slot_room(inner, state, MemberChange::default()).usable() as usize
+    slot_room(inner, state, MemberChange::default()).usable_slots() as usize
 }
 
 /// The room for pages after a change of the members.
@@ -111,9 +112,10 @@ pub fn slot_room<S: Seam>(inner: &Inner<S>, state: &PageState<S>, change: Member
     let MemberChange { leaving, joining } = change;
     // The smallest log member determines the end of the log on all of them.
     let joining_log = joining.filter(|(role, _)| *role == Role::Log).map(|(_, segments)| segments);
-    let log_end = joining_log.map_or(superblock.segments, |segments| segments.min(superblock.segments));
+    let log_end =
+        joining_log.map_or(superblock.log_segment_count, |segments| segments.min(superblock.log_segment_count));
     let shared_segments = log_end.saturating_sub(superblock.journal_segments());
-    let lendable = shared_segments.saturating_sub(reserve_of(&store, shared_segments) as u32);
+    let lendable = shared_segments.saturating_sub(reserve_of_shared(&store, shared_segments) as u32);
     let page_segments = |(role, segments): (Role, u32)| match role {
         Role::Log => u64::from(lendable) + u64::from(segments.saturating_sub(log_end)),
         Role::Pages => u64::from(segments.saturating_sub(superblock.journal_segments())),
@@ -122,18 +124,19 @@ pub fn slot_room<S: Seam>(inner: &Inner<S>, state: &PageState<S>, change: Member
     let stays =
         |member: MemberNo| superblock.serves(member) && leaving != Some(member) && !without_pages.contains(&member);
     let staying = superblock.numbered_members().filter(|(member, _)| stays(*member));
-    let members = staying.map(|(_, entry)| (entry.role, entry.segments)).chain(joining);
+    let members = staying.map(|(_, entry)| (entry.role, entry.segment_count)).chain(joining);
     SlotRoom {
-        on_devices: members.map(page_segments).sum::<u64>() * u64::from(state.table.per_frame()),
-        in_map: state.journal.slots_max() as u64,
+        device_slots: members.map(page_segments).sum::<u64>() * u64::from(state.table.slots_per_frame()),
+        map_slots: state.journal.slots_max() as u64,
     }
 }
 
 /// True when another segment can hold pages.
 pub fn can_grow<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> bool {
     let store = inner.state.borrow();
-    let fits = state.table.slots() + state.table.per_frame() as usize <= state.journal.slots_max();
-    fits && (store.segments.writable_count() > reserve(&store) || !available_segments(&store, state, 1).is_empty())
+    let fits = state.table.slot_count() + state.table.slots_per_frame() as usize <= state.journal.slots_max();
+    fits && (store.segments.writable_count() > reserve_segments(&store)
+        || !available_segments(&store, state, 1).is_empty())
 }
 
 /// Adds a segment to the page cache. A segment lent by the log is added on both log members.
@@ -143,14 +146,14 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
         let state = inner.pages.borrow();
         let mut segments = available_segments(&store, &state, 2);
         if segments.is_empty() {
-            let keep = reserve(&store);
+            let keep = reserve_segments(&store);
             let Some(number) = store.segments.lend(keep) else { return };
             let members = store.superblock.numbered_members();
             let log = members.filter(|(member, _)| store.superblock.carries_log(*member));
-            let with_room = log.filter(|(_, entry)| number < SegmentNo(entry.segments));
+            let with_room = log.filter(|(_, entry)| number < SegmentNo(entry.segment_count));
             segments.extend(with_room.map(|(member, _)| (member, number)));
         }
-        (segments, store.superblock.store, store.superblock.segment_bytes, store.superblock.boot)
+        (segments, store.superblock.store, store.superblock.segment_bytes, store.superblock.boot_epoch)
     };
     for (member, segment) in segments {
         let Some(device) = inner.in_service().into_iter().find(|device| device.member == member) else { continue };
@@ -160,10 +163,10 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
             if !may_hold_pages(&store, &state, member, segment) {
                 continue;
             }
-            state.generations_issued += 1;
+            state.segment_generations.issued_count += 1;
             state.begin_writing((member, segment));
             // Unique over all openings: the boot epoch is in the upper 24 bits.
-            boot.0 << 40 | state.generations_issued
+            boot.0 << 40 | state.segment_generations.issued_count
         };
         let header = PageHeader { store, member, segment, segment_generation };
         let written = write_header(inner, &device, &header, segment_bytes).await;
@@ -193,7 +196,7 @@ async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &Pa
 /// True when a segment may hold pages: the log has not reclaimed it meanwhile.
 fn may_hold_pages<S: Seam>(store: &State<S>, state: &PageState<S>, member: MemberNo, segment: SegmentNo) -> bool {
     let is_shared = store.superblock.carries_log(member) && segment < store.superblock.log_segments().end;
-    let is_lent = store.segments.lent().contains(&segment) && state.reclaim_target != Some(segment);
+    let is_lent = store.segments.lent_segments().contains(&segment) && state.reclaim_target != Some(segment);
     let is_open = state.is_ready() && store.superblock.serves(member) && state.vacated_member != Some(member);
     is_open && (is_lent || !is_shared)
 }
@@ -210,30 +213,30 @@ fn add_frame<S: Seam>(inner: &Inner<S>, member: MemberNo, segment: SegmentNo, se
         state.journal.pending_records.push(Record::Member { member, uuid: entry.uuid });
     }
     state.journal.pending_records.push(Record::Segment { member, segment, segment_generation });
-    state.unflushed.insert(member);
+    state.unflushed_members.insert(member);
     let frame = state.table.add_frame(member, segment, segment_generation);
     let slots = state.table.slots_of(frame);
-    state.free.extend(slots);
+    state.slot_lists.free.extend(slots);
 }
 
 /// Reclaims a segment for the log. Returns false if there is none.
 pub async fn reclaim_for_log<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
-    while std::mem::replace(&mut inner.pages.borrow_mut().reclaiming, true) {
-        inner.seam.sleep(PAUSE).await;
+    while std::mem::replace(&mut inner.pages.borrow_mut().is_reclaiming, true) {
+        inner.seam.sleep(CHECK_INTERVAL).await;
         let state = inner.state.borrow();
-        if state.segments.has_more_free_than(state.segments.tombstone_reserve()) {
+        if state.segments.has_more_free_than(state.segments.tombstone_reserve_segments()) {
             return true;
         }
     }
     let number = reclaim_segment(inner).await;
     if let Some(number) = number {
         let segments = &mut inner.state.borrow_mut().segments;
-        if segments.lent().contains(&number) {
+        if segments.lent_segments().contains(&number) {
             segments.return_lent(number);
         }
     }
     let mut state = inner.pages.borrow_mut();
-    (state.reclaiming, state.reclaim_target) = (false, None);
+    (state.is_reclaiming, state.reclaim_target) = (false, None);
     number.is_some()
 }
 
@@ -251,12 +254,12 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<SegmentNo> {
         let mut state = inner.pages.borrow_mut();
         let carries_log = |member: MemberNo| store.superblock.carries_log(member);
         let mut costs: std::collections::BTreeMap<SegmentNo, (usize, Vec<u32>)> =
-            store.segments.lent_usable().take(COMPARED_MAX).map(|number| (number, (0, Vec::new()))).collect();
+            store.segments.lent_usable().take(COMPARED_SEGMENTS_MAX).map(|number| (number, (0, Vec::new()))).collect();
         for (frame, page_segment) in state.table.frames() {
             if let Some((cost, frames)) =
                 costs.get_mut(&page_segment.segment).filter(|_| carries_log(page_segment.member))
             {
-                *cost += state.table.slots_of(frame).map(|slot| cost_of(&state, slot)).sum::<usize>();
+                *cost += state.table.slots_of(frame).map(|slot| drop_cost(&state, slot)).sum::<usize>();
                 frames.push(frame);
             }
         }
@@ -267,7 +270,7 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<SegmentNo> {
             let page_segment = state.table.frame(*frame);
             records.push(Record::FreeSegment { member: page_segment.member, segment: page_segment.segment });
             let slots = state.table.slots_of(*frame);
-            state.free.retain(|slot| !slots.contains(slot));
+            state.slot_lists.free.retain(|slot| !slots.contains(slot));
         }
         (
             number,
@@ -298,10 +301,11 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<SegmentNo> {
 /// Waits until no write to a reclaimed segment is in flight: a late write would overwrite a batch.
 async fn wait_for_writes<S: Seam>(inner: &Rc<Inner<S>>, number: SegmentNo) {
     let carries_log = |member: MemberNo| inner.state.borrow().superblock.carries_log(member);
-    let has_writes =
-        |state: &PageState<S>| state.writing.keys().any(|(member, segment)| *segment == number && carries_log(*member));
+    let has_writes = |state: &PageState<S>| {
+        state.writes_in_flight.keys().any(|(member, segment)| *segment == number && carries_log(*member))
+    };
     while has_writes(&inner.pages.borrow()) {
-        inner.seam.sleep(PAUSE).await;
+        inner.seam.sleep(CHECK_INTERVAL).await;
     }
 }
 
@@ -335,20 +339,20 @@ pub async fn close_member<S: Seam>(inner: &Rc<Inner<S>>, member: MemberNo) -> Cl
     write_intent::wait_loaded_if_begun(inner).await;
     let was_closed = !inner.pages.borrow_mut().closed_members.insert(member);
     let closed = ClosedMember { inner: Rc::clone(inner), member, was_closed };
-    let writes = |state: &PageState<S>| state.writing.keys().any(|(writing, _)| *writing == member);
+    let writes = |state: &PageState<S>| state.writes_in_flight.keys().any(|(writing, _)| *writing == member);
     while inner.pages.borrow().is_growing || writes(&inner.pages.borrow()) {
         // Without free slots no new write begins.
         inner.pages.borrow_mut().remove_free_slots(member);
-        inner.seam.sleep(PAUSE).await;
+        inner.seam.sleep(CHECK_INTERVAL).await;
     }
     closed
 }
 
 /// The cost of dropping a slot's page: the segment with the lowest sum is reclaimed.
-fn cost_of<S: Seam>(state: &PageState<S>, slot: SlotId) -> usize {
+fn drop_cost<S: Seam>(state: &PageState<S>, slot: SlotId) -> usize {
     match state.table.phase(slot) {
         SlotPhase::Free | SlotPhase::Dead => 0,
-        SlotPhase::Live if quota::evictability(state, slot) == Evictability::Protected => PROTECTED_COST,
+        SlotPhase::Live if quota::evictability(state, slot) == Evictability::Protected => PROTECTED_PAGE_COST,
         SlotPhase::Live => 2 + usize::from(state.table.uses(slot)),
         // The reclaim would have to wait for the write.
         SlotPhase::Writing => 1_000,

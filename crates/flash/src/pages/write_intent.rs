@@ -17,7 +17,7 @@ use crate::state::Inner;
 use task_sync::Reply;
 
 /// A write to more regions marks none of them. It waits until the invalidation of its blocks is durable.
-const REGIONS_MAX: u64 = 16;
+const MARKED_REGIONS_MAX: u64 = 16;
 /// Settled regions are cleared after this time without a write.
 const IDLE_DELAY: Nanos = Nanos::from_secs(5);
 
@@ -49,7 +49,7 @@ async fn wait_abandoned<S: Seam>(inner: &Rc<Inner<S>>) {
     loop {
         let reply = {
             let mut state = inner.pages.borrow_mut();
-            if state.abandoned {
+            if state.is_abandonment_recorded {
                 return;
             }
             let reply = Reply::default();
@@ -80,7 +80,7 @@ fn mark_regions<S: Seam>(inner: &Inner<S>, volume_id: VolumeId, blocks: &Range<B
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
     if !state.is_ready() {
-        return (unmarked, state.abandoned);
+        return (unmarked, state.is_abandonment_recorded);
     }
     // Slots that were just dropped as a whole may have held these blocks: the write waits until that is durable.
     let is_forgotten = state.has_removed_slots();
@@ -92,7 +92,7 @@ fn mark_regions<S: Seam>(inner: &Inner<S>, volume_id: VolumeId, blocks: &Range<B
     state.journal.pending_records.extend(removed);
     let regions = blocks.start.0 / REGION_BLOCKS..blocks.end.0.div_ceil(REGION_BLOCKS);
     let count = regions.end - regions.start;
-    if count > REGIONS_MAX || state.dirty_regions.len() as u64 + count > DIRTY_REGIONS_MAX as u64 {
+    if count > MARKED_REGIONS_MAX || state.dirty_regions.len() as u64 + count > DIRTY_REGIONS_MAX as u64 {
         return (unmarked, false);
     }
     let (mut marked, mut durable) = (Vec::new(), true);
@@ -133,7 +133,9 @@ pub fn wants_flush<S: Seam>(inner: &Inner<S>, volume_id: VolumeId) -> bool {
 pub fn schedule_clearing<S: Seam>(inner: &Rc<Inner<S>>) {
     let writes = {
         let mut state = inner.pages.borrow_mut();
-        if !state.is_ready() || !state.dirty_regions.any_settled() || std::mem::replace(&mut state.idle_timer_set, true)
+        if !state.is_ready()
+            || !state.dirty_regions.has_settled()
+            || std::mem::replace(&mut state.is_idle_timer_set, true)
         {
             return;
         }
@@ -145,9 +147,9 @@ pub fn schedule_clearing<S: Seam>(inner: &Rc<Inner<S>>) {
         let Some(inner) = weak.upgrade() else { return };
         let is_idle = {
             let mut state = inner.pages.borrow_mut();
-            state.idle_timer_set = false;
+            state.is_idle_timer_set = false;
             let is_idle = state.is_ready() && state.dirty_regions.write_count() == writes;
-            state.clear_all_settled |= is_idle;
+            state.should_clear_all_settled |= is_idle;
             is_idle
         };
         if is_idle { start_commit(&inner) } else { schedule_clearing(&inner) }

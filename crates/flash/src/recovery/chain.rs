@@ -27,7 +27,7 @@ use task_sync::{BoxFuture, join};
 const SEARCH_BLOCKS: u32 = 32;
 
 /// Segments that are read concurrently.
-const SEGMENTS_AT_ONCE: usize = 64;
+const CONCURRENT_SEGMENTS_MAX: usize = 64;
 
 /// Maximum number of attempts to read a block that was intact just before.
 const COPY_ATTEMPTS_MAX: usize = 8;
@@ -37,15 +37,15 @@ pub struct LogBatch {
     /// Its sequence number.
     pub sequence: Sequence,
     /// The boot epoch in which it was written.
-    pub boot: BootEpoch,
+    pub boot_epoch: BootEpoch,
     /// The segment's generation.
     pub first_sequence: Sequence,
     /// The segment that holds it.
     pub segment: SegmentNo,
     /// Blocks from the segment's start to the header.
-    pub offset: u32,
+    pub offset_blocks: u32,
     /// Its blocks, header included.
-    pub blocks: u32,
+    pub block_count: u32,
     /// The header's checksum.
     pub checksum: u32,
 }
@@ -55,19 +55,19 @@ struct ReadBatch {
     header: BatchHeader,
     checksum: u32,
     /// Bad copies, as pairs of device index and block of the batch (0 is the header).
-    lacking: Vec<(usize, u32)>,
+    bad_copies: Vec<(usize, u32)>,
 }
 
 impl ReadBatch {
     /// A batch without known bad copies.
     fn new(header: BatchHeader, checksum: u32) -> ReadBatch {
-        ReadBatch { header, checksum, lacking: Vec::new() }
+        ReadBatch { header, checksum, bad_copies: Vec::new() }
     }
 
     /// Records the devices, by index, that do not have this header.
-    fn record_lacking(&mut self, headers: &[Option<(BatchHeader, u32)>]) {
+    fn record_bad_headers(&mut self, headers: &[Option<(BatchHeader, u32)>]) {
         let lacks = |found: &Option<(BatchHeader, u32)>| found.as_ref().is_none_or(|(_, sum)| *sum != self.checksum);
-        self.lacking =
+        self.bad_copies =
             headers.iter().enumerate().filter(|(_, found)| lacks(found)).map(|(device, _)| (device, 0)).collect();
     }
 }
@@ -79,13 +79,13 @@ pub struct LogChain {
     /// The records of the batches.
     pub records: LogRecords,
     /// The batches with bad copies.
-    incomplete: Vec<ReadBatch>,
+    incomplete_batches: Vec<ReadBatch>,
     /// Batches with a lower sequence number are dead.
     pub tail: Sequence,
     /// Sequence number of the next batch.
     pub next_sequence: Sequence,
     /// Number of segments for the log.
-    pub segments: u32,
+    pub log_segment_count: u32,
     /// The generation of each segment that holds pages, by member and number.
     pub page_segment_generations: BTreeMap<MemberSegment, u64>,
     /// The last commit of the map journal that is known to be durable (R9, docs/rules.md).
@@ -94,14 +94,14 @@ pub struct LogChain {
 
 impl LogChain {
     /// A log without batches.
-    pub fn new(tail: Sequence, segments: u32) -> LogChain {
+    pub fn new(tail: Sequence, log_segment_count: u32) -> LogChain {
         LogChain {
             batches: Vec::new(),
             records: LogRecords::default(),
-            incomplete: Vec::new(),
+            incomplete_batches: Vec::new(),
             tail,
             next_sequence: tail,
-            segments,
+            log_segment_count,
             page_segment_generations: BTreeMap::new(),
             journal_commit: CommitNo(0),
         }
@@ -109,17 +109,25 @@ impl LogChain {
 
     /// Adds the next batch.
     pub fn add(&mut self, header: &BatchHeader, checksum: u32) {
-        let BatchHeader { sequence, boot, first_sequence, segment, offset, .. } = *header;
-        let blocks = header.blocks();
-        self.batches.push(LogBatch { sequence, boot, first_sequence, segment, offset, blocks, checksum });
+        let BatchHeader { sequence, boot_epoch: boot, first_sequence, segment, offset_blocks: offset, .. } = *header;
+        let blocks = header.block_count();
+        self.batches.push(LogBatch {
+            sequence,
+            boot_epoch: boot,
+            first_sequence,
+            segment,
+            offset_blocks: offset,
+            block_count: blocks,
+            checksum,
+        });
         self.records.add(header);
         self.next_sequence = sequence.next();
     }
 
     fn add_read(&mut self, batch: ReadBatch) {
         self.add(&batch.header, batch.checksum);
-        if !batch.lacking.is_empty() {
-            self.incomplete.push(batch);
+        if !batch.bad_copies.is_empty() {
+            self.incomplete_batches.push(batch);
         }
     }
 }
@@ -127,8 +135,8 @@ impl LogChain {
 /// The first batch of a segment.
 struct SegmentHead {
     segment: SegmentNo,
-    boot: BootEpoch,
-    previous: u32,
+    boot_epoch: BootEpoch,
+    previous_checksum: u32,
 }
 
 /// The header at a position as read from each device. If no device could be read, also the last device's error.
@@ -144,11 +152,11 @@ struct LogReader<'a, S: Seam> {
     /// Headers that were read ahead, each from one device, or taken from a summary, by segment and in order.
     prefetched: RefCell<BTreeMap<SegmentNo, VecDeque<(BatchHeader, u32)>>>,
     /// The error of a segment whose first block is unreadable on all devices.
-    unreadable: Option<StoreError>,
+    segment_error: Option<StoreError>,
     page_segment_generations: RefCell<BTreeMap<MemberSegment, u64>>,
     journal_commit: Cell<CommitNo>,
     /// The error of a device with metadata of a later format.
-    newer: RefCell<Option<StoreError>>,
+    newer_format_error: RefCell<Option<StoreError>>,
 }
 
 /// Reads the log on `devices` from its tail to its end.
@@ -165,25 +173,25 @@ pub async fn read_log<S: Seam>(
         heads: BTreeMap::new(),
         prefetched_until: Sequence(0),
         prefetched: RefCell::default(),
-        unreadable: None,
+        segment_error: None,
         page_segment_generations: RefCell::default(),
         journal_commit: Cell::new(superblock.journal_commit),
-        newer: RefCell::default(),
+        newer_format_error: RefCell::default(),
     };
     let tail = reader.find_heads().await;
     reader.prefetched_until = tail;
-    let (mut chain, mut last) = (LogChain::new(tail, superblock.segments), None::<ReadBatch>);
+    let (mut chain, mut last) = (LogChain::new(tail, superblock.log_segment_count), None::<ReadBatch>);
     loop {
         let sequence = last.as_ref().map_or(tail, |last| last.header.sequence.next());
         if sequence >= reader.prefetched_until {
             reader.prefetch_headers().await;
         }
-        let Some(batch) = reader.next_batch(last.as_ref(), sequence).await? else { break };
+        let Some(batch) = reader.read_next_batch(last.as_ref(), sequence).await? else { break };
         if let Some(previous) = last.replace(batch) {
             chain.add_read(previous);
         }
     }
-    if let Some(error) = reader.newer.take().or(reader.unreadable.take()) {
+    if let Some(error) = reader.newer_format_error.take().or(reader.segment_error.take()) {
         return Err(error);
     }
     if let Some(mut last) = last
@@ -198,23 +206,23 @@ pub async fn read_log<S: Seam>(
 }
 
 impl<S: Seam> LogReader<'_, S> {
-    fn blocks(&self) -> u32 {
+    fn segment_blocks(&self) -> u32 {
         self.superblock.segment_blocks()
     }
 
     /// Reads the header at a position from all devices.
-    async fn read_headers(&self, segment: SegmentNo, offset: u32) -> Headers {
-        let at = block_offset(self.superblock.segment_bytes, segment, offset);
+    async fn read_headers(&self, segment: SegmentNo, offset_blocks: u32) -> Headers {
+        let at = block_offset(self.superblock.segment_bytes, segment, offset_blocks);
         let (mut headers, mut error, mut any_read) = (Vec::new(), None, false);
         for device in self.devices {
             match device.read_raw(self.seam, at).await {
                 Ok(raw) => {
                     any_read = true;
                     self.record_newer(device, &raw);
-                    headers.push(self.decode(&raw, segment, offset));
+                    headers.push(self.decode(&raw, segment, offset_blocks));
                 }
                 Err(reason) => {
-                    error = Some(device.failed(reason));
+                    error = Some(device.wrap_error(reason));
                     headers.push(None);
                 }
             }
@@ -226,13 +234,13 @@ impl<S: Seam> LogReader<'_, S> {
     /// there and would be overwritten. The superblock's version should have been raised first.
     fn record_newer(&self, device: &Device<S>, raw: &Raw) {
         if let Some(newer) = newer_metadata(raw, self.superblock.store) {
-            *self.newer.borrow_mut() = Some(StoreError::Newer { device: device.name(), newer });
+            *self.newer_format_error.borrow_mut() = Some(StoreError::Newer { device: device.name(), newer });
         }
     }
 
-    fn decode(&self, raw: &Raw, segment: SegmentNo, offset: u32) -> Option<(BatchHeader, u32)> {
+    fn decode(&self, raw: &Raw, segment: SegmentNo, offset_blocks: u32) -> Option<(BatchHeader, u32)> {
         let Some((header, _)) = BatchHeader::decode(raw) else {
-            let page = PageHeader::decode(raw).filter(|page| offset == 0 && page.segment == segment);
+            let page = PageHeader::decode(raw).filter(|page| offset_blocks == 0 && page.segment == segment);
             if let Some(page) = page.filter(|page| page.store == self.superblock.store) {
                 self.page_segment_generations.borrow_mut().insert((page.member, segment), page.segment_generation);
             }
@@ -241,7 +249,7 @@ impl<S: Seam> LogReader<'_, S> {
         if header.store == self.superblock.store {
             self.journal_commit.set(self.journal_commit.get().max(header.journal_commit));
         }
-        decode(self.superblock, raw, segment, offset)
+        decode(self.superblock, raw, segment, offset_blocks)
     }
 
     /// Reads the first block of every segment. Returns the newest tail of any superblock or header. The tail in
@@ -249,21 +257,26 @@ impl<S: Seam> LogReader<'_, S> {
     async fn find_heads(&mut self) -> Sequence {
         let mut tail = self.superblock.tail;
         let segments: Vec<_> = SegmentNo::each(&self.superblock.log_segments()).collect();
-        for segments in segments.chunks(SEGMENTS_AT_ONCE) {
+        for segments in segments.chunks(CONCURRENT_SEGMENTS_MAX) {
             let reads = segments.iter().map(|segment| {
                 let read: BoxFuture<'_, Headers> = Box::pin(self.read_headers(*segment, 0));
                 read
             });
             for (segment, (headers, error)) in segments.iter().zip(join(reads.collect()).await) {
                 if let Some(error) = error {
-                    self.unreadable = Some(error);
+                    self.segment_error = Some(error);
                 }
                 for (header, _) in headers.into_iter().flatten() {
                     tail = tail.max(header.tail);
                     let heads = self.heads.entry(header.sequence).or_default();
-                    let known = heads.iter().any(|head| head.segment == *segment && head.boot == header.boot);
+                    let known =
+                        heads.iter().any(|head| head.segment == *segment && head.boot_epoch == header.boot_epoch);
                     if !known {
-                        heads.push(SegmentHead { segment: *segment, boot: header.boot, previous: header.previous });
+                        heads.push(SegmentHead {
+                            segment: *segment,
+                            boot_epoch: header.boot_epoch,
+                            previous_checksum: header.previous_checksum,
+                        });
                     }
                 }
             }
@@ -276,11 +289,11 @@ impl<S: Seam> LogReader<'_, S> {
     async fn prefetch_headers(&mut self) {
         self.prefetched.borrow_mut().retain(|_, headers| !headers.is_empty());
         let mut heads = self.heads.range(self.prefetched_until..);
-        let group = heads.by_ref().take(SEGMENTS_AT_ONCE);
+        let group = heads.by_ref().take(CONCURRENT_SEGMENTS_MAX);
         let group: Vec<_> = group.flat_map(|(first, heads)| heads.iter().map(|head| (*first, head))).collect();
         let prefetched_until = heads.next().map_or(Sequence(u64::MAX), |(first, _)| *first);
         let heads = RefCell::new(group.into_iter());
-        let tasks = (0..SEGMENTS_AT_ONCE).map(|_| {
+        let tasks = (0..CONCURRENT_SEGMENTS_MAX).map(|_| {
             let task: BoxFuture<'_, ()> = Box::pin(async {
                 loop {
                     let Some((first, head)) = heads.borrow_mut().next() else { return };
@@ -295,12 +308,13 @@ impl<S: Seam> LogReader<'_, S> {
 
     async fn prefetch_segment(&self, first: Sequence, head: &SegmentHead) {
         let mut headers = VecDeque::from(self.read_summary(first, head).await.unwrap_or_default());
-        let mut offset = headers.back().map_or(0, |(header, _)| header.offset + header.blocks());
+        let mut offset = headers.back().map_or(0, |(header, _)| header.offset_blocks + header.block_count());
         let is_sealed = offset > 0;
-        let fits = |(header, _): &(BatchHeader, u32)| (header.boot, header.first_sequence) == (head.boot, first);
-        while offset < self.blocks() && !is_sealed {
+        let fits =
+            |(header, _): &(BatchHeader, u32)| (header.boot_epoch, header.first_sequence) == (head.boot_epoch, first);
+        while offset < self.segment_blocks() && !is_sealed {
             if let Some(header) = self.read_header_once(head.segment, offset).await.filter(fits) {
-                offset += header.0.blocks();
+                offset += header.0.block_count();
                 headers.push_back(header);
                 continue;
             }
@@ -308,14 +322,14 @@ impl<S: Seam> LogReader<'_, S> {
             // gets it.
             let (copies, _) = self.read_headers(head.segment, offset).await;
             let Some((header, _)) = copies.into_iter().flatten().find(fits) else { break };
-            offset += header.blocks();
+            offset += header.block_count();
         }
         self.prefetched.borrow_mut().insert(head.segment, headers);
     }
 
     /// The headers of a segment by its summary. `None` if no device has an intact one of this generation.
     async fn read_summary(&self, first: Sequence, head: &SegmentHead) -> Option<Vec<(BatchHeader, u32)>> {
-        if summary_blocks(self.blocks()) == 0 {
+        if summary_blocks(self.segment_blocks()) == 0 {
             return None;
         }
         let preferred = head.segment.index() % self.devices.len();
@@ -334,10 +348,10 @@ impl<S: Seam> LogReader<'_, S> {
         first: Sequence,
         head: &SegmentHead,
     ) -> Option<Vec<(BatchHeader, u32)>> {
-        let index = batch_blocks(self.blocks());
+        let index = batch_blocks(self.segment_blocks());
         let at = |index| block_offset(self.superblock.segment_bytes, head.segment, index);
         let raw_head = device.read_raw(self.seam, at(index)).await.ok()?;
-        let summary = SummaryHead::decode(&raw_head, self.superblock.store, head.segment, head.boot, first)?;
+        let summary = SummaryHead::decode(&raw_head, self.superblock.store, head.segment, head.boot_epoch, first)?;
         let (mut further, mut index) = (Vec::new(), index + 1);
         while further.len() < summary.further_blocks() {
             let count = (summary.further_blocks() - further.len()).min(SEARCH_BLOCKS as usize);
@@ -353,7 +367,8 @@ impl<S: Seam> LogReader<'_, S> {
         }
         let headers = summary.batches(&further)?;
         let is_valid = |(header, _): &(BatchHeader, u32)| {
-            header.offset + header.blocks() <= self.blocks() && !is_superseded(self.superblock, header)
+            header.offset_blocks + header.block_count() <= self.segment_blocks()
+                && !is_superseded(self.superblock, header)
         };
         if !headers.iter().all(is_valid) {
             return None;
@@ -364,40 +379,47 @@ impl<S: Seam> LogReader<'_, S> {
     }
 
     /// Reads the header at a position from one device. The segments are spread over the devices, to use all of them.
-    async fn read_header_once(&self, segment: SegmentNo, offset: u32) -> Option<(BatchHeader, u32)> {
+    async fn read_header_once(&self, segment: SegmentNo, offset_blocks: u32) -> Option<(BatchHeader, u32)> {
         let device = &self.devices[segment.index() % self.devices.len()];
-        let raw =
-            device.read_raw(self.seam, block_offset(self.superblock.segment_bytes, segment, offset)).await.ok()?;
+        let raw = device
+            .read_raw(self.seam, block_offset(self.superblock.segment_bytes, segment, offset_blocks))
+            .await
+            .ok()?;
         self.record_newer(device, &raw);
-        self.decode(&raw, segment, offset)
+        self.decode(&raw, segment, offset_blocks)
     }
 
     /// The batch with this sequence number, which follows `last` or is the one at the tail.
-    async fn next_batch(&self, last: Option<&ReadBatch>, sequence: Sequence) -> Result<Option<ReadBatch>, StoreError> {
-        let follows = |boot: BootEpoch, previous: u32| {
-            last.is_none_or(|last| previous == last.checksum && boot >= last.header.boot)
+    async fn read_next_batch(
+        &self,
+        last: Option<&ReadBatch>,
+        sequence: Sequence,
+    ) -> Result<Option<ReadBatch>, StoreError> {
+        let follows = |boot_epoch: BootEpoch, previous_checksum: u32| {
+            last.is_none_or(|last| previous_checksum == last.checksum && boot_epoch >= last.header.boot_epoch)
         };
         let heads = self.heads.get(&sequence).into_iter().flatten();
-        let head = heads.filter(|head| follows(head.boot, head.previous)).max_by_key(|head| head.boot);
+        let head =
+            heads.filter(|head| follows(head.boot_epoch, head.previous_checksum)).max_by_key(|head| head.boot_epoch);
         // The first batch of a later boot takes precedence over a batch that follows the last one in its own segment.
         let next_in_segment = last.and_then(|last| {
-            let offset = last.header.offset + last.header.blocks();
-            (offset < self.blocks()).then_some((
+            let offset = last.header.offset_blocks + last.header.block_count();
+            (offset < self.segment_blocks()).then_some((
                 last.header.segment,
                 offset,
-                last.header.boot,
+                last.header.boot_epoch,
                 last.header.first_sequence,
             ))
         });
         let mut candidates = Vec::new();
-        candidates.extend(head.map(|head| (head.segment, 0, head.boot, sequence)));
-        if head.is_none_or(|head| last.is_some_and(|last| head.boot == last.header.boot)) {
+        candidates.extend(head.map(|head| (head.segment, 0, head.boot_epoch, sequence)));
+        if head.is_none_or(|head| last.is_some_and(|last| head.boot_epoch == last.header.boot_epoch)) {
             candidates.extend(next_in_segment);
         }
         for (segment, offset, boot, first) in candidates {
             let fits = |(header, _): &(BatchHeader, u32)| {
-                (header.sequence, header.boot, header.first_sequence) == (sequence, boot, first)
-                    && follows(boot, header.previous)
+                (header.sequence, header.boot_epoch, header.first_sequence) == (sequence, boot, first)
+                    && follows(boot, header.previous_checksum)
             };
             if let Some((header, checksum)) = self.take_prefetched(segment, offset).filter(fits) {
                 return Ok(Some(ReadBatch::new(header, checksum)));
@@ -407,7 +429,7 @@ impl<S: Seam> LogReader<'_, S> {
             match (good, error) {
                 (Some((header, checksum)), _) => {
                     let mut batch = ReadBatch::new(header, checksum);
-                    batch.record_lacking(&headers);
+                    batch.record_bad_headers(&headers);
                     return Ok(Some(batch));
                 }
                 (None, Some(error)) => return Err(error),
@@ -418,18 +440,21 @@ impl<S: Seam> LogReader<'_, S> {
     }
 
     /// The header at this position, if it was read ahead.
-    fn take_prefetched(&self, segment: SegmentNo, offset: u32) -> Option<(BatchHeader, u32)> {
-        self.prefetched.borrow_mut().get_mut(&segment)?.pop_front_if(|(header, _)| header.offset == offset)
+    fn take_prefetched(&self, segment: SegmentNo, offset_blocks: u32) -> Option<(BatchHeader, u32)> {
+        self.prefetched
+            .borrow_mut()
+            .get_mut(&segment)?
+            .pop_front_if(|(header, _)| header.offset_blocks == offset_blocks)
     }
 
     /// True when every data block of the batch is intact on some device. Records the devices that lack a data block or
     /// the header.
     async fn is_whole(&self, batch: &mut ReadBatch) -> Result<bool, StoreError> {
-        let (headers, _) = self.read_headers(batch.header.segment, batch.header.offset).await;
-        batch.record_lacking(&headers);
-        let ReadBatch { header, lacking, .. } = batch;
-        for (record, index, checksum) in header.data() {
-            let seed = data_seed(record.volume_id, record.block, header.boot, header.first_sequence);
+        let (headers, _) = self.read_headers(batch.header.segment, batch.header.offset_blocks).await;
+        batch.record_bad_headers(&headers);
+        let ReadBatch { header, bad_copies: lacking, .. } = batch;
+        for (record, index, checksum) in header.data_records() {
+            let seed = data_seed(record.volume_id, record.block, header.boot_epoch, header.first_sequence);
             let at = block_offset(self.superblock.segment_bytes, header.segment, index);
             let (mut has_copy, mut error, mut any_read) = (false, None, false);
             for (device_index, device) in self.devices.iter().enumerate() {
@@ -439,13 +464,13 @@ impl<S: Seam> LogReader<'_, S> {
                         blocks[0].checksum(seed) == checksum
                     }
                     Err(reason) => {
-                        error = Some(device.failed(reason));
+                        error = Some(device.wrap_error(reason));
                         false
                     }
                 };
                 has_copy |= is_intact;
                 if !is_intact {
-                    lacking.push((device_index, index - header.offset));
+                    lacking.push((device_index, index - header.offset_blocks));
                 }
             }
             if !has_copy {
@@ -467,9 +492,9 @@ impl<S: Seam> LogReader<'_, S> {
             return damaged;
         }
         let Some(last) = chain.batches.last() else { return Ok(()) };
-        let (segment, mut offset) = (last.segment, last.offset + last.blocks);
-        while offset < self.blocks() {
-            let count = SEARCH_BLOCKS.min(self.blocks() - offset);
+        let (segment, mut offset) = (last.segment, last.offset_blocks + last.block_count);
+        while offset < self.segment_blocks() {
+            let count = SEARCH_BLOCKS.min(self.segment_blocks() - offset);
             for device in self.devices {
                 let at = block_offset(self.superblock.segment_bytes, segment, offset);
                 // An unreadable device is ignored.
@@ -488,19 +513,24 @@ impl<S: Seam> LogReader<'_, S> {
 }
 
 /// Decodes the header in a block of the log. Returns it with its checksum if it is valid.
-pub fn decode(superblock: &Superblock, raw: &Raw, segment: SegmentNo, offset: u32) -> Option<(BatchHeader, u32)> {
+pub fn decode(
+    superblock: &Superblock,
+    raw: &Raw,
+    segment: SegmentNo,
+    offset_blocks: u32,
+) -> Option<(BatchHeader, u32)> {
     let (header, checksum) = BatchHeader::decode(raw)?;
     let blocks = (superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
     let is_valid = header.store == superblock.store
-        && (header.segment, header.offset) == (segment, offset)
-        && header.blocks() <= blocks - offset;
+        && (header.segment, header.offset_blocks) == (segment, offset_blocks)
+        && header.block_count() <= blocks - offset_blocks;
     (is_valid && !is_superseded(superblock, &header)).then_some((header, checksum))
 }
 
 /// True if an earlier opening found that the log ended before this batch, and continued from there. The batch stays
 /// invalid, even if a device that was unreadable then returns it now.
 fn is_superseded(superblock: &Superblock, header: &BatchHeader) -> bool {
-    header.boot < superblock.boot && header.sequence >= superblock.begin
+    header.boot_epoch < superblock.boot_epoch && header.sequence >= superblock.first_sequence
 }
 
 /// Copies to each device the blocks of the log that it lacks, and flushes. Returns the devices that failed.
@@ -511,14 +541,14 @@ pub async fn repair<S: Seam>(
     segment_bytes: u64,
 ) -> Result<Vec<Failure>, StoreError> {
     let mut failures: Vec<Failure> = Vec::new();
-    for batch in &chain.incomplete {
-        for (device_index, index) in &batch.lacking {
+    for batch in &chain.incomplete_batches {
+        for (device_index, index) in &batch.bad_copies {
             let device = &devices[*device_index];
             if failures.iter().any(|(member, _)| *member == device.member) {
                 continue;
             }
-            let at = block_offset(segment_bytes, batch.header.segment, batch.header.offset + index);
-            let block = good_copy(seam, devices, batch, *index, at).await?;
+            let at = block_offset(segment_bytes, batch.header.segment, batch.header.offset_blocks + index);
+            let block = read_good_copy(seam, devices, batch, *index, at).await?;
             if let Err(error) = device.write_with_retry(at, vec![block], Durability::Flushed).await {
                 failures.push((device.member, error));
             }
@@ -528,27 +558,28 @@ pub async fn repair<S: Seam>(
 }
 
 /// An intact copy of a block of a batch. It is checked again, because it may become the only good copy.
-async fn good_copy<S: Seam>(
+async fn read_good_copy<S: Seam>(
     seam: &S,
     devices: &[Device<S>],
     batch: &ReadBatch,
-    index: u32,
-    at: u64,
+    block_index: u32,
+    offset_bytes: u64,
 ) -> Result<S::Block, StoreError> {
     let header = &batch.header;
-    let lacks = |device_index: usize| batch.lacking.contains(&(device_index, index));
+    let lacks = |device_index: usize| batch.bad_copies.contains(&(device_index, block_index));
     for (_, device) in
         devices.iter().enumerate().filter(|(device_index, _)| !lacks(*device_index)).cycle().take(COPY_ATTEMPTS_MAX)
     {
-        let Ok(mut blocks) = device.read_blocks(seam, at, 1).await else { continue };
+        let Ok(mut blocks) = device.read_blocks(seam, offset_bytes, 1).await else { continue };
         let block = blocks.pop().expect("one block was read");
-        let good = match header.data().find(|(_, data_index, _)| *data_index == header.offset + index) {
-            Some((record, _, checksum)) => {
-                block.checksum(data_seed(record.volume_id, record.block, header.boot, header.first_sequence))
-                    == checksum
-            }
-            None => BatchHeader::decode(&raw(&block)).is_some_and(|(_, checksum)| checksum == batch.checksum),
-        };
+        let good =
+            match header.data_records().find(|(_, data_index, _)| *data_index == header.offset_blocks + block_index) {
+                Some((record, _, checksum)) => {
+                    block.checksum(data_seed(record.volume_id, record.block, header.boot_epoch, header.first_sequence))
+                        == checksum
+                }
+                None => BatchHeader::decode(&raw(&block)).is_some_and(|(_, checksum)| checksum == batch.checksum),
+            };
         if good {
             return Ok(block);
         }

@@ -2,7 +2,7 @@
 
 use seam::Seam;
 
-use crate::create::{SEGMENTS_MIN, segments_of};
+use crate::create::{SEGMENTS_MIN, segment_count_of};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::superblock::{MemberState, Superblock};
@@ -16,7 +16,7 @@ pub struct Members<S: Seam> {
     /// Present devices that are in service.
     pub devices: Vec<Device<S>>,
     /// Present devices that were removed from service earlier.
-    pub stale: Vec<Device<S>>,
+    pub stale_devices: Vec<Device<S>>,
     /// The newest superblock. It marks missing members as lost, in a new generation.
     pub superblock: Superblock,
     /// Index of the superblock copy to overwrite next on each member: the one that does not hold the device's newest
@@ -25,22 +25,44 @@ pub struct Members<S: Seam> {
     pub next_copies: Vec<usize>,
 }
 
+/// A present device with its newest superblock.
+struct Candidate<S: Seam> {
+    device: Device<S>,
+    superblock: Superblock,
+    /// Index of the superblock copy to overwrite next.
+    next_copy: usize,
+}
+
 /// Reads the superblocks of `disks` and classifies the devices.
 pub async fn find_members<S: Seam>(
     seam: &S,
     disks: &[MemberDisk<S>],
     options: OpenOptions,
 ) -> Result<Members<S>, StoreError> {
-    let mut candidates: Vec<(Device<S>, Superblock)> = Vec::new();
-    let mut next_indexes: Vec<usize> = Vec::new();
+    let candidates = read_candidates(seam, disks, options.accept_missing).await?;
+    let newest = find_newest_superblock(&candidates, options)?;
+    refuse_diverged(&candidates, &newest)?;
+    let mut members = classify_devices(candidates, newest);
+    mark_missing_as_lost(&mut members, options.accept_missing)?;
+    refuse_excessive_claims(&members)?;
+    limit_log_to_devices(&mut members)?;
+    Ok(members)
+}
+
+/// Reads the superblocks of `disks`.
+async fn read_candidates<S: Seam>(
+    seam: &S,
+    disks: &[MemberDisk<S>],
+    accept_missing: bool,
+) -> Result<Vec<Candidate<S>>, StoreError> {
+    let mut candidates: Vec<Candidate<S>> = Vec::new();
     let mut refused = None;
     for disk in disks {
         let mut device = Device::new(MemberNo(0), disk.clone());
         match read_superblock(seam, &device).await {
             Ok((superblock, copy_index)) => {
-                next_indexes.push(1 - copy_index);
                 device.member = superblock.member;
-                candidates.push((device, superblock));
+                candidates.push(Candidate { device, superblock, next_copy: 1 - copy_index });
             }
             // The other devices may be older than this one, so the store does not open without it.
             Err(error @ StoreError::Newer { .. }) => return Err(error),
@@ -49,108 +71,140 @@ pub async fn find_members<S: Seam>(
     }
     // A device without a valid superblock counts as missing.
     match refused {
-        Some(error) if !options.accept_missing || candidates.is_empty() => return Err(error),
-        None if candidates.is_empty() => return Err(StoreError::DeviceCount(disks.len())),
-        _ => {}
+        Some(error) if !accept_missing || candidates.is_empty() => Err(error),
+        None if candidates.is_empty() => Err(StoreError::DeviceCount(disks.len())),
+        _ => Ok(candidates),
     }
+}
+
+/// The newest superblock of any member. Fails if the owner has recorded a newer generation.
+fn find_newest_superblock<S: Seam>(
+    candidates: &[Candidate<S>],
+    options: OpenOptions,
+) -> Result<Superblock, StoreError> {
+    let superblocks = || candidates.iter().map(|candidate| &candidate.superblock);
     // Each superblock records the last durable journal commit when it was written; the highest applies.
-    let journal_commit = candidates.iter().map(|(_, superblock)| superblock.journal_commit).max().unwrap_or_default();
+    let journal_commit = superblocks().map(|superblock| superblock.journal_commit).max().unwrap_or_default();
     // The superblock of a device that was being resynced when the store was last used is not reliable.
-    let members = candidates
-        .iter()
-        .map(|(_, superblock)| superblock)
-        .filter(|superblock| own_entry(superblock).state != MemberState::Resyncing);
-    let Some(newest) = members.max_by_key(|superblock| (superblock.generation, superblock.revision)) else {
+    let of_members = superblocks().filter(|superblock| own_entry(superblock).state != MemberState::Resyncing);
+    let Some(newest) = of_members.max_by_key(|superblock| (superblock.generation, superblock.revision)) else {
         let reason = "it was still being resynced when the store was last used".to_owned();
-        return Err(StoreError::NoStore { device: candidates[0].0.name(), reason });
+        return Err(StoreError::NoStore { device: candidates[0].device.name(), reason });
     };
-    let mut newest = newest.clone();
-    newest.journal_commit = journal_commit;
+    let newest = Superblock { journal_commit, ..newest.clone() };
     if let Some((store, recorded)) = options.known_generation
         && newest.store == store
         && newest.generation < recorded
     {
         return Err(StoreError::Outdated { generation: newest.generation, recorded });
     }
-    for (index, (device, superblock)) in candidates.iter().enumerate() {
+    Ok(newest)
+}
+
+/// Refuses devices of other stores, copies of a device, and devices that were written without the others.
+fn refuse_diverged<S: Seam>(candidates: &[Candidate<S>], newest: &Superblock) -> Result<(), StoreError> {
+    for (index, Candidate { device, superblock, .. }) in candidates.iter().enumerate() {
         if superblock.store != newest.store {
             return Err(StoreError::OtherStore { device: device.name() });
         }
         // These values are fixed when the store is created.
         let fixed_geometry = |superblock: &Superblock| (superblock.segment_bytes, superblock.journal_bytes);
-        if fixed_geometry(superblock) != fixed_geometry(&newest) {
+        if fixed_geometry(superblock) != fixed_geometry(newest) {
             return Err(StoreError::Diverged);
         }
         let uuid = identity(superblock);
-        if candidates[..index].iter().any(|(_, other)| identity(other) == uuid) {
+        if candidates[..index].iter().any(|other| identity(&other.superblock) == uuid) {
             return Err(StoreError::DuplicateMember { device: device.name() });
         }
         if own_entry(superblock).state == MemberState::Resyncing {
             continue;
         }
-        let same_generation = superblock.generation == newest.generation;
-        if was_used_apart(superblock, &newest) || (same_generation && superblock.members != newest.members) {
+        let is_same_generation = superblock.generation == newest.generation;
+        if was_used_apart(superblock, newest) || (is_same_generation && superblock.members != newest.members) {
             return Err(StoreError::Diverged);
         }
     }
-    let (mut devices, mut stale, mut next_copies) = (Vec::new(), Vec::new(), vec![0; newest.members.len()]);
-    for ((device, superblock), next_index) in candidates.into_iter().zip(next_indexes) {
+    Ok(())
+}
+
+/// Divides the devices into those in service and those that were removed from service; others are left out.
+fn classify_devices<S: Seam>(candidates: Vec<Candidate<S>>, newest: Superblock) -> Members<S> {
+    let (mut devices, mut stale_devices, mut next_copies) = (Vec::new(), Vec::new(), vec![0; newest.members.len()]);
+    for Candidate { device, superblock, next_copy } in candidates {
         let entry = newest.members.get(device.member.index());
         match entry.filter(|entry| entry.uuid == identity(&superblock)).map(|entry| entry.state) {
             Some(MemberState::InService) => {
-                next_copies[device.member.index()] = next_index;
+                next_copies[device.member.index()] = next_copy;
                 devices.push(device);
             }
-            Some(MemberState::Lost) => stale.push(device),
+            Some(MemberState::Lost) => stale_devices.push(device),
             // It was removed, or its number was reused.
             Some(MemberState::Vacant | MemberState::Resyncing) | None => {}
         }
     }
     devices.sort_by_key(|device| device.member);
-    let mut changed = false;
+    Members { devices, stale_devices, superblock: newest, next_copies }
+}
+
+/// Marks missing members as lost, in a new generation. Fails if one of them carries the log, unless `accept_missing`.
+fn mark_missing_as_lost<S: Seam>(members: &mut Members<S>, accept_missing: bool) -> Result<(), StoreError> {
+    let newest = &mut members.superblock;
+    let mut is_changed = false;
     for member in (0..newest.members.len() as u32).map(MemberNo) {
-        let is_present = devices.iter().any(|device| device.member == member);
+        let is_present = members.devices.iter().any(|device| device.member == member);
         if newest.serves(member) && !is_present {
             // A member with only clean pages may be missing: no dirty data is lost.
-            if newest.carries_log(member) && !options.accept_missing {
+            if newest.carries_log(member) && !accept_missing {
                 return Err(StoreError::MemberMissing { member });
             }
-            let since = newest.generation.next().low_bits();
+            let since_generation = newest.generation.next().low_bits();
             let entry = &mut newest.members[member.index()];
-            (entry.state, entry.since) = (MemberState::Lost, since);
-            changed = true;
+            (entry.state, entry.since_generation) = (MemberState::Lost, since_generation);
+            is_changed = true;
         }
     }
-    if changed {
+    if is_changed {
         newest.generation = newest.generation.next();
     }
-    let capacities = devices.iter().chain(&stale).map(|device| segments_of(device, newest.segment_bytes));
-    let largest_capacity = capacities.max().unwrap_or(0);
-    for device in &devices {
-        let claimed = newest.members[device.member.index()].segments;
-        let capacity = segments_of(device, newest.segment_bytes);
+    Ok(())
+}
+
+/// Refuses a superblock that claims more segments than fit on a device.
+fn refuse_excessive_claims<S: Seam>(members: &Members<S>) -> Result<(), StoreError> {
+    let newest = &members.superblock;
+    for device in &members.devices {
+        let claimed = newest.members[device.member.index()].segment_count;
+        let capacity = segment_count_of(device, newest.segment_bytes);
         if claimed > capacity {
             let reason =
                 format!("the store's newest superblock gives it {claimed} segments, and it has room for {capacity}");
             return Err(StoreError::NoStore { device: device.name(), reason });
         }
     }
-    // The smallest log member limits the log: segments past its end hold no batches.
+    Ok(())
+}
+
+/// Limits the log to the segments of the smallest log member: segments past its end hold no batches.
+fn limit_log_to_devices<S: Seam>(members: &mut Members<S>) -> Result<(), StoreError> {
+    let newest = &mut members.superblock;
+    let present = members.devices.iter().chain(&members.stale_devices);
+    let capacities = present.map(|device| segment_count_of(device, newest.segment_bytes));
+    let largest_capacity = capacities.max().unwrap_or(0);
     let log = newest.numbered_members().filter(|(member, _)| newest.carries_log(*member));
-    if let Some(capacity) = log.map(|(_, entry)| entry.segments).min() {
-        newest.segments = capacity;
+    if let Some(capacity) = log.map(|(_, entry)| entry.segment_count).min() {
+        newest.log_segment_count = capacity;
     }
     // Without a log member in service the superblock's own number remains: the missing devices may have been larger.
-    newest.segments = newest.segments.min(largest_capacity);
+    newest.log_segment_count = newest.log_segment_count.min(largest_capacity);
     let segments_min = u64::from(newest.journal_segments()) + SEGMENTS_MIN;
-    if u64::from(newest.segments) < segments_min
-        && let Some(device) = devices.first().or(stale.first())
+    if u64::from(newest.log_segment_count) < segments_min
+        && let Some(device) = members.devices.first().or(members.stale_devices.first())
     {
         let reason = format!(
             "its {} segments do not hold the map journal and a log, which take {segments_min}",
-            newest.segments
+            newest.log_segment_count
         );
         return Err(StoreError::NoStore { device: device.name(), reason });
     }
-    Ok(Members { devices, stale, superblock: newest, next_copies })
+    Ok(())
 }

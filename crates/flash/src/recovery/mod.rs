@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use seam::{BLOCK_BYTES, Disk, DiskResult, Seam};
+use seam::{BLOCK_BYTES, Disk, DiskResult, Nanos, Seam};
 
 use crate::device::Device;
 use crate::error::StoreError;
@@ -30,14 +30,14 @@ use crate::format::{Uuid, newer_metadata};
 use crate::hang::start_watch;
 use crate::member_disk::MemberDisk;
 use crate::members::start_take_over;
-use crate::membership::{Failure, SPARE_BLOCKS, failures_of, remove_members, write_superblocks};
+use crate::membership::{Failure, SPARE_BUFFERS, failures_of, remove_members, write_superblocks};
 use crate::number::{SegmentNo, Sequence, StoreGeneration};
 use crate::page_map::PageState;
 use crate::record::{LostBlocks, Recovered};
 use crate::sabotage::Sabotage;
 use crate::segments::{Segment, Segments};
 use crate::state::jobs::Jobs;
-use crate::state::members::{MemberStatus, report};
+use crate::state::members::{MemberReport, MemberStatus, report};
 use crate::state::retirements::Retirements;
 use crate::state::scrub::Scrub;
 use crate::state::{BackgroundTasks, Inner, State};
@@ -75,8 +75,8 @@ pub async fn open<S: Seam>(
     if !members.devices.iter().any(|device| members.superblock.carries_log(device.member)) {
         return Err(StoreError::NoLog);
     }
-    let mut failures = flush(&members.devices).await;
-    let devices: Vec<_> = serving(&members.devices, &failures);
+    let mut failures = flush_devices(&members.devices).await;
+    let devices: Vec<_> = devices_without(&members.devices, &failures);
     let devices: Vec<_> = devices.into_iter().filter(|device| members.superblock.carries_log(device.member)).collect();
     if devices.is_empty() {
         return Err(StoreError::Failed(failures_text(&failures)));
@@ -87,18 +87,18 @@ pub async fn open<S: Seam>(
     }
     refuse_newer_map(seam, &devices, &members.superblock).await?;
     failures.extend(chain::repair(seam, &devices, &chain, members.superblock.segment_bytes).await?);
-    let (recovered, live_per_segment) = std::mem::take(&mut chain.records).newest(chain.segments);
-    let inner = new_inner(seam, members, &chain, &live_per_segment, options);
-    for _ in 0..SPARE_BLOCKS {
-        let buffer = crate::device::buffer(seam).await;
-        inner.state.borrow_mut().spare.push(buffer);
+    let (recovered, live_per_segment) = std::mem::take(&mut chain.records).into_newest(chain.log_segment_count);
+    let inner = build_inner(seam, members, &chain, &live_per_segment, options);
+    for _ in 0..SPARE_BUFFERS {
+        let buffer = crate::device::alloc_buffer(seam).await;
+        inner.state.borrow_mut().spare_buffers.push(buffer);
     }
-    for _ in 0..crate::journal::SPARE_BLOCKS {
-        let buffer = crate::device::buffer(seam).await;
-        inner.pages.borrow_mut().journal.spare.push(buffer);
+    for _ in 0..crate::journal::SPARE_BUFFERS {
+        let buffer = crate::device::alloc_buffer(seam).await;
+        inner.pages.borrow_mut().journal.spare_buffers.push(buffer);
     }
-    for _ in 0..crate::members::copy_blocks(seam) {
-        let buffer = crate::device::buffer(seam).await;
+    for _ in 0..crate::members::copy_buffer_count(seam) {
+        let buffer = crate::device::alloc_buffer(seam).await;
         inner.state.borrow_mut().copy_buffers.push(buffer);
     }
     remove_members(&inner, failures).await?;
@@ -126,8 +126,8 @@ async fn refuse_newer_map<S: Seam>(seam: &S, devices: &[Device<S>], superblock: 
     Ok(())
 }
 
-/// Flushes these devices. Returns those that failed.
-async fn flush<S: Seam>(devices: &[Device<S>]) -> Vec<Failure> {
+/// Flushes these devices. Returns the failed ones.
+async fn flush_devices<S: Seam>(devices: &[Device<S>]) -> Vec<Failure> {
     let flushes = devices.iter().map(|device| {
         let flush: BoxFuture<'_, DiskResult<()>> = Box::pin(device.disk.flush());
         flush
@@ -136,7 +136,7 @@ async fn flush<S: Seam>(devices: &[Device<S>]) -> Vec<Failure> {
 }
 
 /// The devices without the failed ones.
-fn serving<S: Seam>(devices: &[Device<S>], failures: &[Failure]) -> Vec<Device<S>> {
+fn devices_without<S: Seam>(devices: &[Device<S>], failures: &[Failure]) -> Vec<Device<S>> {
     let serves = |device: &&Device<S>| !failures.iter().any(|(member, _)| *member == device.member);
     devices.iter().filter(serves).cloned().collect()
 }
@@ -147,7 +147,7 @@ fn failures_text(failures: &[Failure]) -> String {
 }
 
 /// The state of the opened store: as recovery found it, in the next boot epoch.
-fn new_inner<S: Seam>(
+fn build_inner<S: Seam>(
     seam: &S,
     members: Members<S>,
     chain: &LogChain,
@@ -159,65 +159,42 @@ fn new_inner<S: Seam>(
     superblock.ownership = options.ownership.unwrap_or(superblock.ownership);
     // The current generation counts as durable, because both copies are written before the store is open.
     let generation = superblock.generation;
-    superblock.boot = superblock.boot.next();
+    superblock.boot_epoch = superblock.boot_epoch.next();
     superblock.tail = chain.tail;
-    superblock.begin = chain.next_sequence;
-    let mut reports = Vec::new();
-    for (member, entry) in superblock.numbered_members() {
-        let device = members.devices.iter().find(|device| device.member == member);
-        let stale = members.stale.iter().find(|device| device.member == member);
-        let status = match (entry.state, stale) {
-            (MemberState::InService, _) => MemberStatus::InService,
-            (MemberState::Lost, Some(_)) => MemberStatus::Stale,
-            (MemberState::Vacant | MemberState::Resyncing, _) => continue,
-            (MemberState::Lost, None) => MemberStatus::Lost("missing when the store was opened".to_owned()),
-        };
-        reports.push(report(member, entry.role, device.or(stale), status));
-    }
-    let mut log_segments: Vec<(SegmentNo, Segment)> = Vec::new();
-    for batch in &chain.batches {
-        match log_segments.last_mut() {
-            Some((number, segment)) if *number == batch.segment => segment.last_sequence = batch.sequence,
-            _ => {
-                let live = live_per_segment[batch.segment.index()];
-                let (boot, first_sequence, last_sequence) = (batch.boot, batch.first_sequence, batch.sequence);
-                let opened = seam.now();
-                let segment = Segment { boot, first_sequence, last_sequence, live, opened, ..Segment::default() };
-                log_segments.push((batch.segment, segment));
-            }
-        }
-    }
+    superblock.first_sequence = chain.next_sequence;
+    let member_reports = report_members(&superblock, &members.devices, &members.stale_devices);
+    let log_segments = segments_of_log(chain, live_per_segment, seam.now());
     superblock.journal_commit = chain.journal_commit;
     let numbers = superblock.log_segments();
     let in_log = |number: &SegmentNo| log_segments.iter().any(|(used, _)| used == number);
     let lent =
         chain.page_segment_generations.keys().map(|(_, number)| *number).filter(|number| !in_log(number)).collect();
     let mut segments = Segments::new(numbers, &log_segments, lent, chain.tail);
-    segments.sabotage_reuse = sabotage.is(Sabotage::ReuseBeforeTail);
+    segments.is_reuse_sabotaged = sabotage.is(Sabotage::ReuseBeforeTail);
     let state = State {
         devices: members.devices,
         superblock,
         segments,
-        pending: VecDeque::new(),
-        committing: false,
+        pending_requests: VecDeque::new(),
+        is_committing: false,
         next_sequence: chain.next_sequence,
-        previous: chain.batches.last().map_or(0, |batch| batch.checksum),
+        last_header_checksum: chain.batches.last().map_or(0, |batch| batch.checksum),
         summary: None,
-        reports,
+        member_reports,
         next_copies: members.next_copies,
-        failed: None,
-        spare: Vec::new(),
+        failure: None,
+        spare_buffers: Vec::new(),
         idle_waiters: Vec::new(),
         durable_generation: generation,
         recorded_generation: generation,
-        unrecorded: None,
-        joining: None,
-        resyncing: None,
+        unrecorded_reason: None,
+        joining_device: None,
+        resyncing_device: None,
         latency_trackers: BTreeMap::new(),
         scrub: Scrub::default(),
-        lost: LostBlocks::default(),
+        lost_blocks: LostBlocks::default(),
         retirements: Retirements::default(),
-        recorder: None,
+        generation_recorder: None,
         jobs: Jobs::default(),
         copy_buffers: Vec::new(),
     };
@@ -229,10 +206,49 @@ fn new_inner<S: Seam>(
         pages: RefCell::new(pages),
         batch_lock: TaskMutex::default(),
         superblock_lock: TaskMutex::default(),
-        me: me.clone(),
+        self_ref: me.clone(),
         sabotage,
-        in_flight: Default::default(),
+        in_flight_requests: Default::default(),
         tasks: BackgroundTasks { watch_members: start_watch, take_over: start_take_over },
         fallback_buffers: RefCell::default(),
     })
+}
+
+/// The reports on all members of a store that is being opened.
+fn report_members<S: Seam>(superblock: &Superblock, devices: &[Device<S>], stale: &[Device<S>]) -> Vec<MemberReport> {
+    let mut reports = Vec::new();
+    for (member, entry) in superblock.numbered_members() {
+        let device = devices.iter().find(|device| device.member == member);
+        let stale_device = stale.iter().find(|device| device.member == member);
+        let status = match (entry.state, stale_device) {
+            (MemberState::InService, _) => MemberStatus::InService,
+            (MemberState::Lost, Some(_)) => MemberStatus::Stale,
+            (MemberState::Vacant | MemberState::Resyncing, _) => continue,
+            (MemberState::Lost, None) => MemberStatus::Lost("missing when the store was opened".to_owned()),
+        };
+        reports.push(report(member, entry.role, device.or(stale_device), status));
+    }
+    reports
+}
+
+/// The segments that hold the batches of a log, oldest first, with their number of live records.
+fn segments_of_log(chain: &LogChain, live_per_segment: &[u32], opened_at: Nanos) -> Vec<(SegmentNo, Segment)> {
+    let mut log_segments: Vec<(SegmentNo, Segment)> = Vec::new();
+    for batch in &chain.batches {
+        match log_segments.last_mut() {
+            Some((number, segment)) if *number == batch.segment => segment.last_sequence = batch.sequence,
+            _ => {
+                let segment = Segment {
+                    boot_epoch: batch.boot_epoch,
+                    first_sequence: batch.first_sequence,
+                    last_sequence: batch.sequence,
+                    live_records: live_per_segment[batch.segment.index()],
+                    opened_at,
+                    ..Segment::default()
+                };
+                log_segments.push((batch.segment, segment));
+            }
+        }
+    }
+    log_segments
 }

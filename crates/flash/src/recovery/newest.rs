@@ -24,12 +24,12 @@ impl LogPosition {
     /// The position as it is kept in a collected record of data.
     fn pack(self, checksum: u32) -> Position {
         let index = u32::from(self.record_index) << 8 | u32::from(self.data_records_before);
-        Position { segment: SegmentNo(self.batch_index), index, checksum, expiries: 0, live: true }
+        Position { segment: SegmentNo(self.batch_index), block_index: index, checksum, expiries: 0, is_live: true }
     }
 
     /// The position of a collected record of data.
     fn of(record: &Recovered) -> LogPosition {
-        let Position { segment: SegmentNo(batch_index), index, .. } = record.position;
+        let Position { segment: SegmentNo(batch_index), block_index: index, .. } = record.position;
         LogPosition { batch_index, record_index: (index >> 8) as u8, data_records_before: index as u8 }
     }
 }
@@ -43,11 +43,11 @@ fn sort_key(record: &Recovered) -> u128 {
 /// The range of a record of zeroes or a tombstone. Its first block is the key.
 #[derive(Clone, Copy)]
 struct RangeRecord {
-    blocks: u64,
+    block_count: u64,
     epoch: Epoch,
     /// The range reads as zeroes, and the backing may release its space or not. `None` for a tombstone.
     may_unmap: Option<bool>,
-    at: LogPosition,
+    position: LogPosition,
 }
 
 /// The records of a log, collected in its order.
@@ -65,7 +65,7 @@ impl LogRecords {
     /// Adds the records of the next batch.
     pub fn add(&mut self, header: &BatchHeader) {
         let batch_index = u32::try_from(self.batches.len()).expect("each batch takes a block of a device");
-        self.batches.push((header.segment, header.offset));
+        self.batches.push((header.segment, header.offset_blocks));
         let mut data_records_before = 0;
         for (record_index, record) in (0..).zip(&header.records) {
             let (address, epoch) = (BlockAddress { volume_id: record.volume_id, block: record.block }, record.epoch);
@@ -80,14 +80,14 @@ impl LogRecords {
                 RecordKind::Zero { may_unmap } => Some(may_unmap),
                 RecordKind::Tombstone => None,
             };
-            let blocks = u64::from(record.blocks);
+            let blocks = u64::from(record.block_count);
             remove_range(&mut self.ranges, address, blocks);
-            self.ranges.insert(address, RangeRecord { blocks, epoch, may_unmap, at });
+            self.ranges.insert(address, RangeRecord { block_count: blocks, epoch, may_unmap, position: at });
         }
     }
 
     /// The live records in the order of their addresses, and the number of live records in each of the `segments`.
-    pub fn newest(self, segments: u32) -> (Vec<Recovered>, Vec<u32>) {
+    pub fn into_newest(self, segments: u32) -> (Vec<Recovered>, Vec<u32>) {
         let LogRecords { data: mut records, ranges, batches } = self;
         records.sort_unstable_by_key(sort_key);
         records.dedup_by(|other, newest| {
@@ -105,25 +105,25 @@ impl LogRecords {
             // Emit the ranges before the block. A range that covers the block is split around it if the block's record
             // is newer; otherwise it hides the record.
             while let Some((start, range)) = next_range.filter(|(start, _)| *start <= address) {
-                if start.volume_id == address.volume_id && start.block.plus(range.blocks) > address.block {
-                    if range.at > at {
+                if start.volume_id == address.volume_id && start.block.plus(range.block_count) > address.block {
+                    if range.position > at {
                         return false;
                     }
-                    zeroes.emit(start, RangeRecord { blocks: address.block.since(start.block), ..range });
+                    zeroes.add_range(start, RangeRecord { block_count: address.block.since(start.block), ..range });
                     let remainder = BlockAddress { block: address.block.next(), ..address };
-                    let blocks = start.block.plus(range.blocks).since(remainder.block);
-                    next_range = Some((remainder, RangeRecord { blocks, ..range }));
+                    let blocks = start.block.plus(range.block_count).since(remainder.block);
+                    next_range = Some((remainder, RangeRecord { block_count: blocks, ..range }));
                     break;
                 }
-                zeroes.emit(start, range);
+                zeroes.add_range(start, range);
                 next_range = ranges.next();
             }
             let (segment, offset) = batches[at.batch_index as usize];
             let index = offset + 1 + u32::from(at.data_records_before);
-            record.position = Position { segment, index, ..record.position };
+            record.position = Position { segment, block_index: index, ..record.position };
             true
         });
-        next_range.into_iter().chain(ranges).for_each(|(start, range)| zeroes.emit(start, range));
+        next_range.into_iter().chain(ranges).for_each(|(start, range)| zeroes.add_range(start, range));
         if records.is_empty() {
             records = zeroes.records;
         } else if !zeroes.records.is_empty() {
@@ -146,14 +146,14 @@ struct Zeroes<'a> {
 
 impl Zeroes<'_> {
     /// Adds a range, or the part of it that no newer record replaced. A tombstone leaves no record.
-    fn emit(&mut self, address: BlockAddress, range: RangeRecord) {
-        let RangeRecord { blocks, epoch, may_unmap, at } = range;
+    fn add_range(&mut self, address: BlockAddress, range: RangeRecord) {
+        let RangeRecord { block_count: blocks, epoch, may_unmap, position: at } = range;
         if let Some(may_unmap) = may_unmap
             && blocks > 0
         {
             let (segment, offset) = self.batches[at.batch_index as usize];
             let blocks = u32::try_from(blocks).expect("a part of a range is not longer than the range");
-            let position = Position { segment, index: offset, checksum: 0, expiries: 0, live: true };
+            let position = Position { segment, block_index: offset, checksum: 0, expiries: 0, is_live: true };
             self.records.push(Recovered {
                 address,
                 epoch,
@@ -171,18 +171,24 @@ fn remove_range(ranges: &mut BTreeMap<BlockAddress, RangeRecord>, address: Block
     let before = ranges.range(..address).next_back().map(|(start, range)| (*start, *range));
     if let Some((start, range)) = before
         && start.volume_id == address.volume_id
-        && start.block.plus(range.blocks) > address.block
+        && start.block.plus(range.block_count) > address.block
     {
-        ranges.insert(start, RangeRecord { blocks: address.block.since(start.block), ..range });
-        if start.block.plus(range.blocks) > end.block {
-            ranges.insert(end, RangeRecord { blocks: start.block.plus(range.blocks).since(end.block), ..range });
+        ranges.insert(start, RangeRecord { block_count: address.block.since(start.block), ..range });
+        if start.block.plus(range.block_count) > end.block {
+            ranges.insert(
+                end,
+                RangeRecord { block_count: start.block.plus(range.block_count).since(end.block), ..range },
+            );
         }
     }
     let inside: Vec<_> = ranges.range(address..end).map(|(start, range)| (*start, *range)).collect();
     for (start, range) in inside {
         ranges.remove(&start);
-        if start.block.plus(range.blocks) > end.block {
-            ranges.insert(end, RangeRecord { blocks: start.block.plus(range.blocks).since(end.block), ..range });
+        if start.block.plus(range.block_count) > end.block {
+            ranges.insert(
+                end,
+                RangeRecord { block_count: start.block.plus(range.block_count).since(end.block), ..range },
+            );
         }
     }
 }
@@ -200,17 +206,17 @@ mod tests {
         for (sequence, records) in (1..).map(Sequence).zip(batches) {
             let header = BatchHeader {
                 store: [0; 16],
-                boot: BootEpoch(1),
+                boot_epoch: BootEpoch(1),
                 sequence,
                 tail: Sequence(1),
                 segment: SegmentNo(0),
-                offset,
+                offset_blocks: offset,
                 first_sequence: Sequence(1),
-                previous: 0,
+                previous_checksum: 0,
                 journal_commit: CommitNo(0),
                 records,
             };
-            offset += header.blocks();
+            offset += header.block_count();
             headers.push(header);
         }
         headers
@@ -220,7 +226,7 @@ mod tests {
     fn newest(headers: &[BatchHeader]) -> (Vec<Recovered>, Vec<u32>) {
         let mut chain = LogChain::new(Sequence(1), 1);
         headers.iter().for_each(|header| chain.add(header, 0));
-        chain.records.newest(chain.segments)
+        chain.records.into_newest(chain.log_segment_count)
     }
 
     #[test]
@@ -244,14 +250,14 @@ mod tests {
                     };
                     let volume_id = VolumeId(volumes[below(volumes.len() as u64) as usize]);
                     let (block, epoch) = (BlockNo(first + below(spread)), Epoch(sequence * 100 + index));
-                    records.push(RecordEntry { volume_id, block, epoch, blocks: 1, kind });
+                    records.push(RecordEntry { volume_id, block, epoch, block_count: 1, kind });
                 }
                 batches.push(records);
             }
             let headers = headers(batches);
             let mut expected = BTreeMap::new();
             for header in &headers {
-                let mut next_index = header.offset + 1;
+                let mut next_index = header.offset_blocks + 1;
                 for record in &header.records {
                     let address = BlockAddress { volume_id: record.volume_id, block: record.block };
                     let (index, checksum, content) = match record.kind {
@@ -260,14 +266,15 @@ mod tests {
                             (next_index - 1, checksum, RecoveredContent::Data)
                         }
                         RecordKind::Zero { may_unmap } => {
-                            (header.offset, 0, RecoveredContent::Zero { blocks: 1, may_unmap })
+                            (header.offset_blocks, 0, RecoveredContent::Zero { blocks: 1, may_unmap })
                         }
                         RecordKind::Tombstone => {
                             expected.remove(&address);
                             continue;
                         }
                     };
-                    let position = Position { segment: header.segment, index, checksum, expiries: 0, live: true };
+                    let position =
+                        Position { segment: header.segment, block_index: index, checksum, expiries: 0, is_live: true };
                     expected.insert(address, Recovered { address, epoch: record.epoch, position, content });
                 }
             }
@@ -303,7 +310,7 @@ mod tests {
                         volume_id: VolumeId(volume),
                         block: BlockNo(block),
                         epoch: Epoch(epoch),
-                        blocks: blocks as u32,
+                        block_count: blocks as u32,
                         kind,
                     });
                 }
@@ -323,8 +330,8 @@ mod tests {
                 block_states.fill(Some((recovered.epoch, kind)));
                 if recovered.content == RecoveredContent::Data {
                     let named = headers.iter().any(|header| {
-                        header.data().any(|(record, index, _)| {
-                            (record.epoch, index) == (recovered.epoch, recovered.position.index)
+                        header.data_records().any(|(record, index, _)| {
+                            (record.epoch, index) == (recovered.epoch, recovered.position.block_index)
                         })
                     });
                     assert!(named, "the header names the block's position");

@@ -24,12 +24,12 @@ pub async fn salvage<S: Seam>(
     let blocks = (superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
     let mut headers: BTreeMap<(Sequence, BootEpoch), (BatchHeader, u32)> = BTreeMap::new();
     for device in devices {
-        for segment in SegmentNo::each(&(SegmentNo(0)..SegmentNo(superblock.segments))) {
+        for segment in SegmentNo::each(&(SegmentNo(0)..SegmentNo(superblock.log_segment_count))) {
             for offset in (0..blocks).step_by(READ_BLOCKS as usize) {
                 let count = READ_BLOCKS.min(blocks - offset);
                 for (block, offset) in read_run(seam, device, superblock, segment, offset, count).await {
                     if let Some((header, checksum)) = decode(superblock, &raw(&block), segment, offset) {
-                        headers.insert((header.sequence, header.boot), (header, checksum));
+                        headers.insert((header.sequence, header.boot_epoch), (header, checksum));
                     }
                 }
             }
@@ -42,10 +42,10 @@ pub async fn salvage<S: Seam>(
     for (sequence, boot) in headers.keys() {
         begins.entry(*boot).or_insert(*sequence);
     }
-    let is_valid = |sequence: Sequence, boot: BootEpoch| {
-        sequence >= tail && begins.range(boot.next()..).all(|(_, begin)| sequence < *begin)
+    let is_valid = |sequence: Sequence, boot_epoch: BootEpoch| {
+        sequence >= tail && begins.range(boot_epoch.next()..).all(|(_, begin)| sequence < *begin)
     };
-    let (mut chain, mut lost) = (LogChain::new(tail, superblock.segments), Vec::new());
+    let (mut chain, mut lost) = (LogChain::new(tail, superblock.log_segment_count), Vec::new());
     for ((sequence, boot), (header, checksum)) in headers {
         if !is_valid(sequence, boot) {
             continue;
@@ -64,15 +64,15 @@ async fn read_run<S: Seam>(
     device: &Device<S>,
     superblock: &Superblock,
     segment: SegmentNo,
-    offset: u32,
+    offset_blocks: u32,
     count: u32,
 ) -> Vec<(S::Block, u32)> {
     let at = |offset| block_offset(superblock.segment_bytes, segment, offset);
-    if let Ok(blocks) = device.read_blocks(seam, at(offset), count as usize).await {
-        return blocks.into_iter().zip(offset..).collect();
+    if let Ok(blocks) = device.read_blocks(seam, at(offset_blocks), count as usize).await {
+        return blocks.into_iter().zip(offset_blocks..).collect();
     }
     let mut readable = Vec::new();
-    for offset in offset..offset + count {
+    for offset in offset_blocks..offset_blocks + count {
         let block = device.read_blocks(seam, at(offset), 1).await.ok().and_then(|mut blocks| blocks.pop());
         readable.extend(block.map(|block| (block, offset)));
     }

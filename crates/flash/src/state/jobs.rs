@@ -10,7 +10,7 @@ use crate::format::superblock::MemberEntry;
 use crate::number::{MemberNo, SegmentNo};
 
 /// Pause between two checks of a waiting task.
-const PAUSE: Nanos = Nanos::from_millis(1);
+const CHECK_INTERVAL: Nanos = Nanos::from_millis(1);
 
 /// The kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,38 +39,38 @@ pub struct JobReport {
     /// Time since it began.
     pub age: Nanos,
     /// It is paused.
-    pub paused: bool,
+    pub is_paused: bool,
 }
 
 struct Job {
     report: JobReport,
     started_at: Nanos,
-    cancelled: bool,
+    is_cancelled: bool,
     /// The error of a joining device that failed a batch.
-    failed: Option<DiskError>,
+    device_failure: Option<DiskError>,
 }
 
 /// The job that runs, if any.
 #[derive(Default)]
 pub struct Jobs {
-    current: Option<Job>,
+    current_job: Option<Job>,
     /// A take-over was cancelled, so none starts automatically.
-    take_over_cancelled: bool,
+    is_take_over_cancelled: bool,
     /// The store is closing: a cancelled job ends as fast as it can.
     is_closing: bool,
     /// The entry of the joining device, until it becomes a member.
-    prepared: Option<MemberEntry>,
+    prepared_entry: Option<MemberEntry>,
 }
 
 impl Jobs {
     /// True when a take-over may begin.
     pub fn may_take_over(&self) -> bool {
-        self.current.is_none() && !self.take_over_cancelled
+        self.current_job.is_none() && !self.is_take_over_cancelled
     }
 
     /// Progress of the job that runs.
     pub fn report(&self, now: Nanos) -> Option<JobReport> {
-        self.current.as_ref().map(|job| JobReport { age: now.since(job.started_at), ..job.report.clone() })
+        self.current_job.as_ref().map(|job| JobReport { age: now.since(job.started_at), ..job.report.clone() })
     }
 
     /// True when the store is closing.
@@ -80,28 +80,29 @@ impl Jobs {
 
     /// Stores the entry of a joining device until it becomes a member.
     pub fn set_prepared(&mut self, entry: MemberEntry) {
-        self.prepared = Some(entry);
+        self.prepared_entry = Some(entry);
     }
 
     /// True when the joining device is not yet a member.
     pub fn has_prepared(&self) -> bool {
-        self.prepared.is_some()
+        self.prepared_entry.is_some()
     }
 
     /// Takes the entry of the joining device, which becomes a member.
     pub fn take_prepared(&mut self) -> Option<MemberEntry> {
-        self.prepared.take()
+        self.prepared_entry.take()
     }
 
     /// Pauses or resumes the job; false when there is none.
-    pub fn pause(&mut self, paused: bool) -> bool {
-        self.current.as_mut().map(|job| job.report.paused = paused).is_some()
+    pub fn pause(&mut self, is_paused: bool) -> bool {
+        self.current_job.as_mut().map(|job| job.report.is_paused = is_paused).is_some()
     }
 
     /// Cancels the job; false when there is none.
     pub fn cancel(&mut self) -> bool {
-        self.take_over_cancelled |= self.current.as_ref().is_some_and(|job| job.report.kind == JobKind::TakeOver);
-        self.current.as_mut().map(|job| job.cancelled = true).is_some()
+        self.is_take_over_cancelled |=
+            self.current_job.as_ref().is_some_and(|job| job.report.kind == JobKind::TakeOver);
+        self.current_job.as_mut().map(|job| job.is_cancelled = true).is_some()
     }
 }
 
@@ -115,24 +116,24 @@ impl<S: Seam> RunningJob<S> {
     pub fn begin(inner: &Rc<Inner<S>>, kind: JobKind) -> Result<RunningJob<S>, StoreError> {
         let now = inner.seam.now();
         let mut state = inner.state.borrow_mut();
-        if let Some(error) = &state.failed {
+        if let Some(error) = &state.failure {
             return Err(error.clone());
         }
-        if state.jobs.current.is_some() {
+        if state.jobs.current_job.is_some() {
             let reason = "another device is being added, removed or replaced: wait for that, or cancel it";
             return Err(StoreError::Refused(reason.to_owned()));
         }
         if kind != JobKind::TakeOver {
-            state.jobs.take_over_cancelled = false;
+            state.jobs.is_take_over_cancelled = false;
         }
         let report =
-            JobReport { kind, member: None, done_bytes: 0, total_bytes: 0, age: Nanos::default(), paused: false };
-        state.jobs.current = Some(Job { report, started_at: now, cancelled: false, failed: None });
+            JobReport { kind, member: None, done_bytes: 0, total_bytes: 0, age: Nanos::default(), is_paused: false };
+        state.jobs.current_job = Some(Job { report, started_at: now, is_cancelled: false, device_failure: None });
         Ok(RunningJob { inner: Rc::clone(inner) })
     }
 
     fn update_report(&self, update: impl FnOnce(&mut JobReport)) {
-        if let Some(job) = &mut self.inner.state.borrow_mut().jobs.current {
+        if let Some(job) = &mut self.inner.state.borrow_mut().jobs.current_job {
             update(&mut job.report);
         }
     }
@@ -172,24 +173,24 @@ impl<S: Seam> RunningJob<S> {
         loop {
             {
                 let state = self.inner.state.borrow();
-                if let Some(error) = &state.failed {
+                if let Some(error) = &state.failure {
                     return Err(error.clone());
                 }
-                let job = state.jobs.current.as_ref().expect("the job runs while its guard exists");
-                if let Some(error) = &job.failed {
+                let job = state.jobs.current_job.as_ref().expect("the job runs while its guard exists");
+                if let Some(error) = &job.device_failure {
                     return Err(StoreError::Disk { device: joining.to_owned(), error: error.clone() });
                 }
-                if job.cancelled {
+                if job.is_cancelled {
                     return Err(StoreError::Cancelled);
                 }
                 if let Some(error) = stop(&state) {
                     return Err(error);
                 }
-                if !job.report.paused {
+                if !job.report.is_paused {
                     return Ok(());
                 }
             }
-            self.inner.seam.sleep(PAUSE).await;
+            self.inner.seam.sleep(CHECK_INTERVAL).await;
         }
     }
 }
@@ -198,21 +199,21 @@ impl<S: Seam> Drop for RunningJob<S> {
     fn drop(&mut self) {
         {
             let mut state = self.inner.state.borrow_mut();
-            state.jobs.current = None;
-            state.jobs.prepared = None;
-            (state.joining, state.resyncing) = (None, None);
-            state.segments.limit = SegmentNo(state.superblock.segments);
+            state.jobs.current_job = None;
+            state.jobs.prepared_entry = None;
+            (state.joining_device, state.resyncing_device) = (None, None);
+            state.segments.limit_segment = SegmentNo(state.superblock.log_segment_count);
         }
         (self.inner.tasks.take_over)(&self.inner);
     }
 }
 
 /// Records that the joining device failed a batch: the job fails, the batch does not.
-pub fn joining_member_failed<S: Seam>(inner: &Inner<S>, error: &DiskError) {
+pub fn fail_joining_member<S: Seam>(inner: &Inner<S>, error: &DiskError) {
     let mut state = inner.state.borrow_mut();
-    state.joining = None;
-    if let Some(job) = &mut state.jobs.current {
-        job.failed.get_or_insert(error.clone());
+    state.joining_device = None;
+    if let Some(job) = &mut state.jobs.current_job {
+        job.device_failure.get_or_insert(error.clone());
     }
 }
 
@@ -221,11 +222,11 @@ pub async fn cancel_jobs<S: Seam>(inner: &Inner<S>) {
     loop {
         {
             let mut state = inner.state.borrow_mut();
-            (state.jobs.take_over_cancelled, state.jobs.is_closing) = (true, true);
+            (state.jobs.is_take_over_cancelled, state.jobs.is_closing) = (true, true);
             if !state.jobs.cancel() {
                 return;
             }
         }
-        inner.seam.sleep(PAUSE).await;
+        inner.seam.sleep(CHECK_INTERVAL).await;
     }
 }

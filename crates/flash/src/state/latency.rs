@@ -7,7 +7,7 @@ const SAMPLES_MIN: u32 = 64;
 /// A request is slow above this multiple of the usual latency.
 const SLOW_FACTOR: u64 = 10;
 /// Requests below this latency never count as slow: losing the mirror would cost more.
-const SLOW_MIN: Nanos = Nanos::from_millis(1);
+const SLOW_LATENCY_MIN: Nanos = Nanos::from_millis(1);
 /// Each slow request adds this to the strikes, each other one subtracts one.
 const STRIKES_PER_SLOW: u32 = 2;
 /// At this number of strikes the device is removed: eight slow requests in a row.
@@ -25,40 +25,41 @@ const COMPARISON_WINDOW: Nanos = Nanos::from_millis(100);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LatencyHistory {
     /// Moving average in nanoseconds.
-    usual_nanos: u64,
-    samples: u32,
+    usual_ns: u64,
+    sample_count: u32,
     strikes: u32,
     /// When the last slow request was counted.
-    last_strike: Nanos,
+    last_strike_at: Nanos,
 }
 
 impl LatencyHistory {
     /// True when the request was slow compared with the usual latency. Slow requests do not change the usual latency.
-    pub fn is_slow(&mut self, latency: u64) -> bool {
-        if self.samples < SAMPLES_MIN {
-            self.usual_nanos = (self.usual_nanos * u64::from(self.samples) + latency) / u64::from(self.samples + 1);
-            self.samples += 1;
+    pub fn is_slow(&mut self, latency_ns: u64) -> bool {
+        if self.sample_count < SAMPLES_MIN {
+            self.usual_ns =
+                (self.usual_ns * u64::from(self.sample_count) + latency_ns) / u64::from(self.sample_count + 1);
+            self.sample_count += 1;
             return false;
         }
-        let slow = latency > SLOW_MIN.0.max(SLOW_FACTOR * self.usual_nanos);
+        let slow = latency_ns > SLOW_LATENCY_MIN.0.max(SLOW_FACTOR * self.usual_ns);
         if !slow {
-            self.usual_nanos = (self.usual_nanos * 255 + latency) / 256;
+            self.usual_ns = (self.usual_ns * 255 + latency_ns) / 256;
         }
         slow
     }
 
     /// Raises the usual latency after a request that the mirror served as slowly: this is the latency under this load.
-    pub fn raise_usual(&mut self, latency: u64) {
-        self.usual_nanos = (self.usual_nanos * 15 + latency) / 16;
+    pub fn raise_usual(&mut self, latency_ns: u64) {
+        self.usual_ns = (self.usual_ns * 15 + latency_ns) / 16;
     }
 
     /// Counts a request that ends now. Returns true when the device has been slow often enough. A request that was
     /// already in flight when the last slow one was counted was delayed by the same stall, so it is not counted.
-    pub fn count_strike(&mut self, slow: bool, started_at: Nanos, now: Nanos) -> bool {
-        match slow {
+    pub fn count_strike(&mut self, is_slow: bool, started_at: Nanos, now: Nanos) -> bool {
+        match is_slow {
             false => self.strikes = self.strikes.saturating_sub(1),
-            true if started_at >= self.last_strike => {
-                (self.strikes, self.last_strike) = (self.strikes + STRIKES_PER_SLOW, now)
+            true if started_at >= self.last_strike_at => {
+                (self.strikes, self.last_strike_at) = (self.strikes + STRIKES_PER_SLOW, now)
             }
             true => {}
         }
@@ -75,7 +76,7 @@ pub struct LatencyTracker {
     pub reads: LatencyHistory,
     /// Weight of all requests in flight, of pages too: each counts a fixed number of blocks plus its own.
     queue_weight: u64,
-    programs: PendingPrograms,
+    pending_programs: PendingPrograms,
     /// The end of the last read of the log, and the mean latency of recent ones, normalised to a single request.
     recent_reads: Option<(Nanos, u64)>,
     /// A comparison is in flight: the block of a slow read is read from the mirror.
@@ -87,7 +88,8 @@ impl LatencyTracker {
     /// read, pending programs included.
     pub fn enqueue(&mut self, work: RequestWork, now: Nanos) -> u64 {
         self.queue_weight += work.weight();
-        let programs_weight = if matches!(work, RequestWork::Read(_)) { self.programs.weight_at(now) } else { 0 };
+        let programs_weight =
+            if matches!(work, RequestWork::Read(_)) { self.pending_programs.weight_at(now) } else { 0 };
         self.queue_weight + programs_weight
     }
 
@@ -96,18 +98,18 @@ impl LatencyTracker {
         // The tracker is a new one, without this request, if another device has taken the member's number.
         self.queue_weight = self.queue_weight.saturating_sub(work.weight());
         if matches!(work, RequestWork::Program(_)) {
-            self.programs.add(work.weight(), now);
+            self.pending_programs.add(work.weight(), now);
         }
     }
 
     /// Records a read of the log that ends now, with its latency normalised to a single request.
     pub fn record_read(&mut self, now: Nanos, latency: Nanos) {
-        let mean = self.mean_read_latency(now).map_or(latency.0, |recent_mean| (3 * recent_mean + latency.0) / 4);
+        let mean = self.mean_read_latency_ns(now).map_or(latency.0, |recent_mean| (3 * recent_mean + latency.0) / 4);
         self.recent_reads = Some((now, mean));
     }
 
     /// Mean latency of its reads in the window that ends now; `None` without reads.
-    pub fn mean_read_latency(&self, now: Nanos) -> Option<u64> {
+    pub fn mean_read_latency_ns(&self, now: Nanos) -> Option<u64> {
         self.recent_reads.filter(|(ended_at, _)| now.since(*ended_at) < COMPARISON_WINDOW).map(|(_, latency)| latency)
     }
 }
@@ -170,10 +172,10 @@ mod tests {
     #[test]
     fn reads_outside_the_window_are_not_compared() {
         let (mut tracker, now) = (LatencyTracker::default(), Nanos::from_secs(1));
-        assert_eq!(tracker.mean_read_latency(now), None);
+        assert_eq!(tracker.mean_read_latency_ns(now), None);
         tracker.record_read(now, Nanos(400));
         tracker.record_read(now, Nanos(800));
-        assert_eq!(tracker.mean_read_latency(now), Some(500));
-        assert_eq!(tracker.mean_read_latency(now + COMPARISON_WINDOW), None);
+        assert_eq!(tracker.mean_read_latency_ns(now), Some(500));
+        assert_eq!(tracker.mean_read_latency_ns(now + COMPARISON_WINDOW), None);
     }
 }

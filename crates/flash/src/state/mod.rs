@@ -61,22 +61,22 @@ pub(crate) struct State<S: Seam> {
     /// The superblock as the members in service hold it. The member number in it is set when a copy is written.
     pub(crate) superblock: Superblock,
     pub(crate) segments: Segments,
-    pub(crate) pending: VecDeque<AppendRequest<S>>,
+    pub(crate) pending_requests: VecDeque<AppendRequest<S>>,
     /// A task is writing batches.
-    pub(crate) committing: bool,
+    pub(crate) is_committing: bool,
     /// Sequence number of the next batch.
     pub(crate) next_sequence: Sequence,
     /// Checksum of the last batch's header, 0 before the first batch.
-    pub(crate) previous: u32,
+    pub(crate) last_header_checksum: u32,
     /// The summary of the segment that the log began last.
     pub(crate) summary: Option<SegmentSummary>,
-    pub(crate) reports: Vec<MemberReport>,
+    pub(crate) member_reports: Vec<MemberReport>,
     /// Index of the superblock copy to overwrite next on each member: the one that is not its newest.
     pub(crate) next_copies: Vec<usize>,
     /// The reason why no more writes are possible.
-    pub(crate) failed: Option<StoreError>,
+    pub(crate) failure: Option<StoreError>,
     /// Spare buffers for headers and superblocks, so that an exhausted pool blocks no commit.
-    pub(crate) spare: Vec<S::BlockMut>,
+    pub(crate) spare_buffers: Vec<S::BlockMut>,
     /// Tasks that wait until no batch is being written.
     pub(crate) idle_waiters: Vec<Reply<()>>,
     /// The generation of the membership that every member in service holds durably.
@@ -84,12 +84,12 @@ pub(crate) struct State<S: Seam> {
     /// The generation that the owner has recorded.
     pub(crate) recorded_generation: StoreGeneration,
     /// The reason why the owner could not record the newest generation.
-    pub(crate) unrecorded: Option<String>,
+    pub(crate) unrecorded_reason: Option<String>,
     /// The device that is becoming a log member: it gets every batch, but no acknowledgement relies on it yet.
-    pub(crate) joining: Option<Device<S>>,
+    pub(crate) joining_device: Option<Device<S>>,
     /// The device to which the running job copies the log. Unlike `joining`, it stays after a failed batch, so that a
     /// hang of the device ends the job.
-    pub(crate) resyncing: Option<Device<S>>,
+    pub(crate) resyncing_device: Option<Device<S>>,
     /// Buffers for resync and scrub, so that an exhausted pool blocks neither.
     pub(crate) copy_buffers: Vec<S::BlockMut>,
     /// The read and write latencies of each member.
@@ -97,9 +97,9 @@ pub(crate) struct State<S: Seam> {
     /// State of the scrub.
     pub(crate) scrub: Scrub,
     /// Blocks without a good copy, detected by reads.
-    pub(crate) lost: LostBlocks,
+    pub(crate) lost_blocks: LostBlocks,
     /// The owner's function that records each new membership generation.
-    pub(crate) recorder: Option<Rc<GenerationRecorder>>,
+    pub(crate) generation_recorder: Option<Rc<GenerationRecorder>>,
     /// The change of the members that is in progress.
     pub(crate) jobs: Jobs,
     /// Retired records that still keep their segments in use.
@@ -121,10 +121,10 @@ pub(crate) struct Inner<S: Seam> {
     /// Held while superblocks are written.
     pub(crate) superblock_lock: TaskMutex,
     /// A handle to itself, for the tasks that it spawns.
-    pub(crate) me: Weak<Inner<S>>,
+    pub(crate) self_ref: Weak<Inner<S>>,
     pub(crate) pages: RefCell<PageState<S>>,
     pub(crate) sabotage: Sabotage,
-    pub(crate) in_flight: InFlightRequests,
+    pub(crate) in_flight_requests: InFlightRequests,
     /// The tasks that changes of the state start.
     pub(crate) tasks: BackgroundTasks<S>,
     /// The source of buffers when the pool is exhausted.
@@ -149,7 +149,7 @@ impl<S: Seam> Inner<S> {
     }
 
     /// Waits for a free buffer.
-    pub(crate) async fn buffer(&self) -> S::BlockMut {
+    pub(crate) async fn alloc_buffer(&self) -> S::BlockMut {
         loop {
             match self.alloc() {
                 Some(buffer) => return buffer,
@@ -175,6 +175,6 @@ impl<S: Seam> Inner<S> {
 
 impl<S: Seam> BufferSource<S> for Inner<S> {
     async fn wait_buffer(&self) -> S::BlockMut {
-        self.buffer().await
+        self.alloc_buffer().await
     }
 }

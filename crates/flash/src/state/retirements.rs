@@ -33,8 +33,8 @@ pub fn release<S: Seam>(inner: &Inner<S>) {
     let state: &mut State<S> = &mut guard;
     while let Some((_, positions)) = state.retirements.0.pop_front_if(|(commit, _)| *commit <= committed) {
         for position in positions {
-            state.lost.retire(&position);
-            let live = &mut state.segments.get_mut(position.segment).live;
+            state.lost_blocks.retire(&position);
+            let live = &mut state.segments.get_mut(position.segment).live_records;
             *live = live.checked_sub(1).expect("a position is retired once");
         }
     }

@@ -6,13 +6,13 @@ pub struct ScrubStats {
     /// Complete passes over the log.
     pub rounds: u64,
     /// Bytes read.
-    pub bytes: u64,
+    pub read_bytes: u64,
     /// Blocks with a copy that was bad or unreadable.
-    pub damaged: u64,
+    pub damaged_blocks: u64,
     /// Bad copies that were rewritten.
-    pub repaired: u64,
+    pub repaired_copies: u64,
     /// Blocks without a good copy.
-    pub lost: u64,
+    pub lost_blocks: u64,
 }
 
 /// Rate and state of the scrub.
@@ -21,7 +21,7 @@ pub(crate) struct Scrub {
     /// The rate at most; `None` stops the scrub.
     pub(crate) bytes_per_second: Option<u64>,
     /// The task of the scrub runs.
-    pub(crate) running: bool,
+    pub(crate) is_running: bool,
     /// Its counters.
     pub(crate) stats: ScrubStats,
 }

@@ -37,7 +37,7 @@ async fn inspect_devices(
     assert_eq!(devices.len(), names.len());
     let inspection = inspection.expect("a store exists");
     let mut blocks = Vec::new();
-    for dirty in &inspection.dirty {
+    for dirty in &inspection.dirty_blocks {
         let block = inspection.read(dirty).await;
         blocks.push((dirty.address.block.0, block.map(|block| block.tags()[0])));
     }
@@ -46,7 +46,7 @@ async fn inspect_devices(
         let counts = world.disk(name).unwrap().counts();
         assert_eq!((counts.writes, counts.flushes), (0, 0), "nothing is written");
     }
-    (blocks, inspection.missing, inspection.problem, inspection.lost_batches)
+    (blocks, inspection.missing_members, inspection.problem, inspection.lost_batches)
 }
 
 fn all() -> Vec<(u64, Option<u64>)> {

@@ -29,13 +29,13 @@ async fn rewrite_superblock(seam: &SimSeam, disk: &MemberDisk<SimSeam>, change: 
 fn invalid_number_in_a_superblock_is_refused() {
     type Change = fn(&mut Superblock);
     let changes: [(&str, Change); 12] = [
-        ("segments", |superblock| superblock.segments = u32::MAX),
+        ("segments", |superblock| superblock.log_segment_count = u32::MAX),
         ("a member's segments", |superblock| {
-            superblock.members.iter_mut().for_each(|member| member.segments = u32::MAX)
+            superblock.members.iter_mut().for_each(|member| member.segment_count = u32::MAX)
         }),
         ("both", |superblock| {
-            superblock.segments = u32::MAX;
-            superblock.members.iter_mut().for_each(|member| member.segments = u32::MAX);
+            superblock.log_segment_count = u32::MAX;
+            superblock.members.iter_mut().for_each(|member| member.segment_count = u32::MAX);
         }),
         ("larger segments", |superblock| superblock.segment_bytes = 1 << 30),
         ("no journal", |superblock| superblock.journal_bytes = 0),
@@ -43,7 +43,7 @@ fn invalid_number_in_a_superblock_is_refused() {
         ("a journal as large as the log", |superblock| superblock.journal_bytes = FIRST_SEGMENT_BYTES),
         ("a revision", |superblock| superblock.revision = u64::MAX),
         ("a generation", |superblock| superblock.generation = StoreGeneration(u64::MAX)),
-        ("a boot", |superblock| superblock.boot = BootEpoch(u64::MAX)),
+        ("a boot", |superblock| superblock.boot_epoch = BootEpoch(u64::MAX)),
         ("a tail", |superblock| superblock.tail = Sequence(u64::MAX)),
         ("a commit of the journal", |superblock| superblock.journal_commit = CommitNo(u64::MAX)),
     ];

@@ -256,7 +256,7 @@ fn cancelled_change_is_reported_while_paused_and_leaves_no_trace() {
         assert!(store.pause_job(true));
         seam.sleep(Nanos::from_secs(1)).await;
         let job = store.job().expect("the job is paused");
-        assert!(job.paused && job.done_bytes < job.total_bytes && job.kind == flash::JobKind::Replace, "{job:?}");
+        assert!(job.is_paused && job.done_bytes < job.total_bytes && job.kind == flash::JobKind::Replace, "{job:?}");
         let refused = store.remove(MemberNo(2), false).await;
         assert!(matches!(refused, Err(StoreError::Refused(_))), "one job at a time: {refused:?}");
         scenario.workload(&store).run(2, 2, 8).await;

@@ -219,14 +219,14 @@ fn block_without_a_good_copy_fails_alone() {
                 block => assert_eq!(tag, Ok(block + 100)),
             }
         }
-        assert_eq!(store.lost(), [address(1)], "the lost block is listed");
+        assert_eq!(store.lost_blocks(), [address(1)], "the lost block is listed");
         let lost: Vec<_> = recovered
             .iter()
             .filter(|record| record.address.block == BlockNo(1))
             .map(|record| record.position)
             .collect();
         store.retire(&lost);
-        assert_eq!(store.lost(), [], "a retired block is not lost");
+        assert_eq!(store.lost_blocks(), [], "a retired block is not lost");
     });
 }
 

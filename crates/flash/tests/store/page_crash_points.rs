@@ -37,7 +37,7 @@ fn recover(
         let pages = store.pages();
         let loaded = pages.load().await;
         let (served, suspect) = check_all(&seam, &pages, backing, rng, true).await?;
-        Ok::<_, String>((served, suspect, loaded.dropped))
+        Ok::<_, String>((served, suspect, loaded.drop_reason))
     });
     let (served, suspect, dropped) = outcome.map_err(|stop| stop.to_string())??;
     counts.served += served;

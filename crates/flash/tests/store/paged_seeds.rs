@@ -53,7 +53,7 @@ pub fn run_scenario(seed: u64, sabotage: Sabotage, counts: &mut ScenarioCounts) 
             let Ok((store, recovered)) = open(&world, &seam, options).await else { return Ok(()) };
             let pages = store.pages();
             let map = pages.load().await;
-            counts.dropped += u64::from(map.dropped.is_some());
+            counts.dropped += u64::from(map.drop_reason.is_some());
             let backing_before = backing.borrow().clone();
             let (served, suspect) =
                 check_all(&seam, &pages, &backing_before, &Rng::new(seed, boot), is_undamaged).await?;
@@ -165,7 +165,7 @@ fn check_short_map_is_dropped(sabotage: Sabotage) -> Result<(), String> {
         let pages = store.pages();
         let loaded = pages.load().await;
         let valid = pages.volume(VolumeId(1)).valid_blocks(PageNo(0));
-        if loaded.dropped.is_none() || valid != 0 {
+        if loaded.drop_reason.is_none() || valid != 0 {
             return Err(format!("{valid:x} of the page is served: {loaded:?}"));
         }
         Ok(())

@@ -54,7 +54,7 @@ pub async fn read_tags(seam: &SimSeam, pages: &Pages<SimSeam>, volume: u64, page
 /// The pages of a store, with their map loaded.
 pub async fn load_pages(store: &Store<SimSeam>) -> Pages<SimSeam> {
     let pages = store.pages();
-    assert_eq!(pages.load().await.dropped, None);
+    assert_eq!(pages.load().await.drop_reason, None);
     pages
 }
 
@@ -276,7 +276,7 @@ fn pages_survive_a_clean_stop_and_a_crash() {
             let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
             let pages = store.pages();
             let map = pages.load().await;
-            assert_eq!((map.pages, map.suspect, map.dropped), (6, 0, None));
+            assert_eq!((map.pages, map.suspect_pages, map.drop_reason), (6, 0, None));
             for number in 0..6 {
                 let expected: Vec<_> =
                     (0..16).map(|block| (number != 1 || block > 1).then_some(1_000 * (number + 1) + block)).collect();
@@ -369,7 +369,7 @@ fn write_waits_for_lost_devices_until_their_map_is_abandoned_for_good() {
         pages.ignore_persisted_map();
         let map = pages.load().await;
         assert!(
-            map.dropped.is_some() && map.pages == 0 && pages.volume(VolumeId(7)).valid_blocks(PageNo(3)) == 0,
+            map.drop_reason.is_some() && map.pages == 0 && pages.volume(VolumeId(7)).valid_blocks(PageNo(3)) == 0,
             "{map:?}"
         );
     });
@@ -405,7 +405,7 @@ fn region_with_a_write_in_flight_is_suspect_after_a_crash() {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         let pages = store.pages();
         let map = pages.load().await;
-        assert_eq!((map.pages, map.suspect), (2, 1));
+        assert_eq!((map.pages, map.suspect_pages), (2, 1));
         let volume = pages.volume(VolumeId(1));
         assert_eq!((volume.valid_blocks(PageNo(0)), volume.valid_blocks(PageNo(64))), (0, u16::MAX));
         let suspect = volume.suspect_blocks(PageNo(0));

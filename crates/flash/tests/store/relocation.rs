@@ -122,19 +122,19 @@ fn replacement_plan_counts_the_pages_without_room() {
         world.block_on(async {
             let (store, _) = open_members(&seam, &ALL[..3], OpenOptions::default()).await.unwrap();
             let unloaded = store.plan_join(Some(member), bytes_of(spare_segments)).unwrap();
-            assert_eq!((unloaded.loaded, unloaded.kept_pages, unloaded.dropped_pages), (false, 0, 0));
+            assert_eq!((unloaded.is_map_loaded, unloaded.kept_pages, unloaded.dropped_pages), (false, 0, 0));
             let pages = load_pages(&store).await;
             put_pages(&seam, &pages, 80).await;
             seam.sleep(Nanos::from_secs(2)).await;
             let (before, on_old) = (readable(&seam, &pages, 80).await, pages.pages_on(member));
             let plan = store.plan_join(Some(member), bytes_of(spare_segments)).unwrap();
-            assert_eq!((plan.loaded, plan.kept_pages + plan.dropped_pages), (true, on_old));
+            assert_eq!((plan.is_map_loaded, plan.kept_pages + plan.dropped_pages), (true, on_old));
             assert_eq!(plan.dropped_pages > 0, spare_segments == 5, "device {old} by {spare_segments}: {plan:?}");
             store.replace(member, disk(&seam, 3).await, false).await.unwrap();
             let lost = (before.len() - readable(&seam, &pages, 80).await.len()) as u64;
             // Pages without a recent use are dropped beside those without room.
             assert!(lost >= plan.dropped_pages && (plan.dropped_pages > 0 || lost == 0), "{lost} lost, {plan:?}");
-            assert_eq!(pages.slots_max(), plan.room_after.usable(), "device {old} by {spare_segments}: {plan:?}");
+            assert_eq!(pages.slots_max(), plan.room_after.usable_slots(), "device {old} by {spare_segments}: {plan:?}");
             let absent = store.plan_join(Some(MemberNo(7)), bytes_of(5));
             assert!(matches!(absent, Err(StoreError::Refused(_))), "{absent:?}");
         });
@@ -151,13 +151,13 @@ fn added_device_is_unused_past_the_room_of_the_map() {
         let pages = load_pages(&store).await;
         assert_eq!(pages.stats().unmapped_slots, 0, "the map has room for the devices at the format");
         let small = store.plan_join(None, bytes_of(4)).unwrap();
-        assert_eq!(small.room_after.unmapped(), 0, "{small:?}");
+        assert_eq!(small.room_after.unmapped_slots(), 0, "{small:?}");
         let plan = store.plan_join(None, bytes_of(40)).unwrap();
-        let unmapped = plan.room_after.unmapped();
-        assert!(unmapped > 0 && plan.room_after.usable() > plan.room_before.usable(), "{plan:?}");
+        let unmapped = plan.room_after.unmapped_slots();
+        assert!(unmapped > 0 && plan.room_after.usable_slots() > plan.room_before.usable_slots(), "{plan:?}");
         store.add(disk(&seam, 2).await, false).await.unwrap();
         let stats = pages.stats();
-        assert_eq!((stats.unmapped_slots, stats.slots_max), (unmapped, plan.room_after.in_map));
+        assert_eq!((stats.unmapped_slots, stats.slots_max), (unmapped, plan.room_after.map_slots));
     });
 }
 

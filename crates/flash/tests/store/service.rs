@@ -364,8 +364,8 @@ fn scrub_repairs_silent_damage_before_the_other_copy_is_lost() {
             seam.sleep(Nanos::from_millis(10)).await;
         }
         let stats = store.scrub_stats();
-        assert_eq!((stats.damaged, stats.repaired, stats.lost), (40, 40, 0), "{stats:?}");
-        let least = Nanos(stats.bytes * 1_000_000_000 / (1 << 20));
+        assert_eq!((stats.damaged_blocks, stats.repaired_copies, stats.lost_blocks), (40, 40, 0), "{stats:?}");
+        let least = Nanos(stats.read_bytes * 1_000_000_000 / (1 << 20));
         assert!(seam.now().since(started_at) >= least, "faster than allowed: {stats:?}");
         append_and_retire(&seam, &store, 1).await;
         world.disk(NAMES[1]).unwrap().add_fault(Rule::new(Fault::Error, Ops::ALL, When::Always));
@@ -394,7 +394,11 @@ fn scrub_counts_blocks_without_a_good_copy() {
         store.set_scrub(Some(64 << 20));
         seam.sleep(Nanos::from_secs(5)).await;
         let stats = store.scrub_stats();
-        assert_eq!((stats.rounds, stats.damaged, stats.repaired, stats.lost), (1, 1, 0, 1), "{stats:?}");
+        assert_eq!(
+            (stats.rounds, stats.damaged_blocks, stats.repaired_copies, stats.lost_blocks),
+            (1, 1, 0, 1),
+            "{stats:?}"
+        );
     });
 }
 

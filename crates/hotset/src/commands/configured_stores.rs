@@ -78,7 +78,7 @@ pub fn find_unclaimed_data(devices: &[PathBuf], state: &State) -> Result<Option<
             !state.volumes.iter().any(|volume| volume.volume_id == volume_id) && !is_given_up(volume_id)
         };
         let is_unclaimed = state.unclaimed.contains(&store);
-        let has_unknown = inspection.dirty.iter().any(|record| is_unknown(record.address.volume_id));
+        let has_unknown = inspection.dirty_blocks.iter().any(|record| is_unknown(record.address.volume_id));
         (is_unclaimed && (has_unknown || !inspection.lost_batches.is_empty())).then(|| unclaimed_data(&store))
     })
 }

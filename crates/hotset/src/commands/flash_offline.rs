@@ -157,7 +157,7 @@ async fn inspect_on_core(seam: RealSeam, paths: Vec<PathBuf>, to: Option<PathBuf
     match inspection {
         Ok(inspection) => {
             report.store = Some(hex(&inspection.store));
-            report.missing = inspection.missing.iter().map(|member| member.0).collect();
+            report.missing = inspection.missing_members.iter().map(|member| member.0).collect();
             report.problem = inspection.problem.as_ref().map(|error| with_paths(error.to_string(), &devices, &opened));
             report.lost_batches = inspection.lost_batches.iter().map(|range| (range.start.0, range.end.0)).collect();
             report.volumes = read_dirty_data(&inspection, to.as_deref()).await?;
@@ -209,7 +209,7 @@ fn device_report(device: &DeviceFindings, path: &Path) -> DeviceReport {
 /// Reads all dirty data, and writes it to files if `to` is given.
 async fn read_dirty_data(inspection: &Inspection<RealSeam>, to: Option<&Path>) -> Result<Vec<VolumeReport>, String> {
     let mut volumes: BTreeMap<VolumeId, (VolumeReport, Option<File>)> = BTreeMap::new();
-    let mut dirty: Vec<_> = inspection.dirty.iter().collect();
+    let mut dirty: Vec<_> = inspection.dirty_blocks.iter().collect();
     dirty.sort_by_key(|record| record.address);
     let mut bytes = vec![0; BLOCK_BYTES];
     for record in dirty {

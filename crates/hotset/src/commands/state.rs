@@ -217,7 +217,7 @@ async fn read_inventory(seam: RealSeam, paths: Vec<PathBuf>) -> Result<(StoreInv
     let newest = superblocks.max_by_key(|superblock| (superblock.generation, superblock.ownership.epoch));
     let newest = newest.ok_or("no device has a valid superblock")?;
     let mut dirty_blocks: BTreeMap<VolumeId, u64> = BTreeMap::new();
-    for record in &inspection.dirty {
+    for record in &inspection.dirty_blocks {
         *dirty_blocks.entry(record.address.volume_id).or_default() += BlockNo::count(&record.blocks());
     }
     let manifest = flash::read_manifest(&seam, &disks, inspection.store).await.map_err(|error| show(&error))?;

@@ -1,7 +1,7 @@
 //! How fast destage writes, apart from its order.
 
 use engine::backing::Dispatch;
-use engine::{CROWDED_FREE_DIVISOR, LATENESS_PERCENT_MAX};
+use engine::{CROWDED_FREE_SEGMENTS_DIVISOR, LATENESS_PERCENT_MAX};
 use seam::Nanos;
 
 use super::DestageState;
@@ -27,7 +27,7 @@ pub struct QueueLimit {
 }
 
 /// Fill at which the whole queue is granted, in percent: the log is crowded.
-const CROWDED_PERCENT: u64 = 100 - 100 / CROWDED_FREE_DIVISOR as u64;
+const CROWDED_PERCENT: u64 = 100 - 100 / CROWDED_FREE_SEGMENTS_DIVISOR as u64;
 
 impl QueueLimit {
     /// The pace on an array whose queue holds `depth` requests.

@@ -32,14 +32,14 @@ impl<P: Policy> Cache for EnginePolicy<P> {
     fn access(&mut self, page: u32) -> bool {
         let slot = self.slot_of_page[page as usize];
         if slot != NO_SLOT {
-            self.policy.hit(slot);
+            self.policy.record_hit(slot);
             return true;
         }
         let slot = if self.page_in_slot.len() < self.slots {
             self.page_in_slot.push(page);
             (self.page_in_slot.len() - 1) as u32
         } else {
-            let slot = self.policy.victim(&[0]).expect("no slot is pinned, so there is a victim");
+            let slot = self.policy.choose_victim(&[0]).expect("no slot is pinned, so there is a victim");
             let evicted = std::mem::replace(&mut self.page_in_slot[slot as usize], page);
             self.slot_of_page[evicted as usize] = NO_SLOT;
             slot

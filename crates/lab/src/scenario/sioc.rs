@@ -217,7 +217,7 @@ fn proportions(seed: u64, threshold: Option<Threshold>, weights: [u32; 3], outco
         rate / 60,
         latency.join("/"),
         stats.threshold,
-        stats.window.unwrap_or(0.0),
+        stats.window_accesses.unwrap_or(0.0),
     ));
 }
 

@@ -195,7 +195,7 @@ impl Client {
         let (at, len) = (ByteOffset(first * SECTOR), (count * SECTOR) as usize);
         let mut source = TagSource { volume: test_volume.number, op, first };
         let once = session.options.once && self.writes.is_multiple_of(ONCE_EVERY);
-        let (try_now, flags) = (!fua && self.random.percent(60) && !once, WriteFlags { fua, once });
+        let (try_now, flags) = (!fua && self.random.percent(60) && !once, WriteFlags { fua, is_used_once: once });
         // Every other write of whole blocks passes its buffers to the engine instead of having them copied.
         let is_whole_blocks = [at.0, len as u64].iter().all(|value| value.is_multiple_of(BLOCK_BYTES as u64));
         let mut own_buffers =

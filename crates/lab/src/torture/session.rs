@@ -399,7 +399,7 @@ pub struct TagSource {
 impl TagSource {
     /// Content of a write of `len` bytes in whole blocks, in the engine's own buffers; `None` when there are too few.
     pub fn blocks(&mut self, volume: &Volume<SimSeam>, len: usize) -> Option<OwnedBlocks<SimSeam>> {
-        let mut blocks = volume.buffers(len / BLOCK_BYTES)?;
+        let mut blocks = volume.try_alloc_buffers(len / BLOCK_BYTES)?;
         for (index, block) in blocks.iter_mut().enumerate() {
             self.fill(index * BLOCK_BYTES, block, 0, BLOCK_BYTES);
         }

@@ -49,7 +49,7 @@ fn serve(fixture: &Fixture, first: bool) -> Volume<SimSeam> {
 
 fn wait_until_checked(fixture: &Fixture, volume: &Volume<SimSeam>) {
     fixture.world.block_on(async {
-        while !volume.stats().flash.checked {
+        while !volume.stats().flash.is_checked {
             fixture.seam.sleep(Nanos::from_millis(5)).await;
         }
     });

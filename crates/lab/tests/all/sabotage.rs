@@ -129,7 +129,7 @@ fn write_during_promotion(sabotage: Sabotage) -> Vec<u64> {
     devices.add_disks(&fixture.world);
     let volume = serve(&fixture, &devices, true);
     fixture.world.block_on(async {
-        while !volume.stats().flash.checked {
+        while !volume.stats().flash.is_checked {
             fixture.seam.sleep(Nanos::from_millis(10)).await;
         }
         volume.set_policy(engine::WritePolicy::WriteThrough).await.unwrap();

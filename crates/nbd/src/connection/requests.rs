@@ -196,7 +196,7 @@ impl<S: Seam> Connection<S> {
             return None;
         }
         let guard = RequestGuard::new(self, len, 0).with_loan(len);
-        self.volume.buffers(len / BLOCK_BYTES).map(|blocks| (blocks, guard))
+        self.volume.try_alloc_buffers(len / BLOCK_BYTES).map(|blocks| (blocks, guard))
     }
 
     /// Serves a write whose data is received directly into the blocks that keep it.

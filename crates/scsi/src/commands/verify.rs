@@ -86,7 +86,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         extent.check_length()?;
         let extent = self.expected_blocks(&extent);
         // The bits of FUA in a WRITE hold BYTCHK in this command.
-        let flags = WriteFlags { fua: true, once: has_dpo(&cdb) };
+        let flags = WriteFlags { fua: true, is_used_once: has_dpo(&cdb) };
         let (mut data, mut pieces) = (Vec::new(), Vec::new());
         for (at, len) in extent.parts(TAKEN_AT_ONCE_BYTES_MAX) {
             self.take_and_write_part(unit, at, len, flags, &mut data).await?;

@@ -101,5 +101,5 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
 
 /// Write flags of a command.
 pub fn write_flags<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>) -> WriteFlags {
-    WriteFlags { fua: has_fua(cdb) || unit.writes_through(), once: has_dpo(cdb) }
+    WriteFlags { fua: has_fua(cdb) || unit.writes_through(), is_used_once: has_dpo(cdb) }
 }

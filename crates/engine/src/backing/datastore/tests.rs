@@ -83,7 +83,11 @@ fn other_volumes_proceed_while_one_backing_hangs() {
     assert!(completed > 500, "{completed} requests in ten seconds beside a hung backing");
     assert!(hung.iter().all(|count| count.get() == 0));
     let stats = datastore.stats();
-    assert!(stats.outstanding < 16.0, "{} outstanding: the hung volume took all free slots", stats.outstanding);
+    assert!(
+        stats.outstanding_accesses < 16.0,
+        "{} outstanding: the hung volume took all free slots",
+        stats.outstanding_accesses
+    );
 }
 
 #[test]
@@ -110,13 +114,13 @@ fn removed_volume_releases_only_its_own_waiting_requests() {
         }
     }
     advance(&world, &seam, Nanos::from_millis(5));
-    let before = datastore.stats().outstanding;
+    let before = datastore.stats().outstanding_accesses;
     datastore.remove_volume(2);
     advance(&world, &seam, Nanos::from_millis(1));
-    let after = datastore.stats().outstanding;
+    let after = datastore.stats().outstanding_accesses;
     assert!(after >= before + 10.0, "{before} outstanding, {after} with the waiting requests");
     advance(&world, &seam, Nanos::from_secs(5));
-    assert_eq!(datastore.stats().outstanding, 0.0);
+    assert_eq!(datastore.stats().outstanding_accesses, 0.0);
 }
 
 #[test]
@@ -136,8 +140,8 @@ fn cancelled_wait_returns_its_slot() {
         seam.sleep(Nanos::from_secs(1)).await;
     });
     let stats = datastore.stats();
-    assert_eq!(stats.members[1].waiting, 0);
-    assert!(stats.outstanding <= 4.0, "{} outstanding", stats.outstanding);
+    assert_eq!(stats.members[1].waiting_requests, 0);
+    assert!(stats.outstanding_accesses <= 4.0, "{} outstanding", stats.outstanding_accesses);
 }
 
 #[test]
@@ -162,11 +166,11 @@ fn congestion_ends_when_requests_stop() {
         }
     }
     advance(&world, &seam, Nanos::from_secs(2));
-    assert!(datastore.stats().congested && *completed.borrow() > 0);
+    assert!(datastore.stats().is_congested && *completed.borrow() > 0);
     stop.set(true);
     advance(&world, &seam, Nanos::from_secs(4));
     let stats = datastore.stats();
-    assert!(!stats.congested && stats.recent_episodes.iter().all(|episode| episode.ended.is_some()), "{stats:?}");
+    assert!(!stats.is_congested && stats.recent_episodes.iter().all(|episode| episode.ended_at.is_some()), "{stats:?}");
 }
 
 #[test]
@@ -233,7 +237,7 @@ fn processor_stalls_are_not_congestion() {
     });
     advance(&world, &seam, Nanos::from_secs(30));
     let stats = datastore.stats();
-    assert_eq!((stats.episodes, stats.congested_time), (0, Nanos::ZERO), "{stats:?}");
+    assert_eq!((stats.episode_count, stats.congested_time), (0, Nanos::ZERO), "{stats:?}");
     let latency = stats.latency;
     assert!((8..=13).contains(&latency.as_millis()), "{latency} of 10 ms that the disks take");
     assert!(clients.iter().all(|count| count.get() > 500));

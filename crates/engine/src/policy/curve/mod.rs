@@ -25,7 +25,7 @@ use timeline::Timeline;
 use uses::{FRACTION_BITS, PageUses};
 
 /// Maximum number of sampled pages: half of the table's buckets, so that the table never grows past that.
-const SAMPLED_MAX: usize = 7_168;
+const SAMPLED_PAGES_MAX: usize = 7_168;
 /// Enough samples for an error of a hundredth or two. The threshold falls if there are more and if more than one use in
 /// [`SAMPLE_INTERVAL_MIN`] is sampled.
 const SAMPLES_TARGET: usize = 1_024;
@@ -35,11 +35,11 @@ const SAMPLES_MIN: usize = SAMPLES_TARGET / 2;
 /// At most one page in this many is sampled, so that a small working set costs little.
 const RATE_MAX_DIVISOR: u64 = 8;
 /// Length of a window, in uses of each page of the working set.
-const WINDOW_USES: u64 = 32;
+const WINDOW_USES_PER_PAGE: u64 = 32;
 /// Shortest window in uses (of blocks: an hour and more at 4,000 a second).
-const WINDOW_MIN: u64 = 16 << 20;
+const WINDOW_USES_MIN: u64 = 16 << 20;
 /// Longest window in uses; a page that returns later than that is of no use to any cache.
-const WINDOW_MAX: u64 = 1 << 30;
+const WINDOW_USES_MAX: u64 = 1 << 30;
 
 /// A sampled page.
 struct SampledPage {
@@ -51,20 +51,20 @@ struct SampledPage {
 /// A miss-ratio curve of uses of pages of one size.
 pub struct Curve {
     /// Pages with a hash below it are sampled.
-    threshold: u64,
+    hash_threshold: u64,
     /// Uses that one sampled use stands for, with [`FRACTION_BITS`] fraction bits.
-    weight: u64,
-    sampled: HashTable<SampledPage>,
+    uses_per_sample: u64,
+    sampled_pages: HashTable<SampledPage>,
     /// Last uses of the sampled pages.
     timeline: Timeline,
     /// Uses in recent windows.
-    uses: PageUses,
+    window_page_uses: PageUses,
     /// Recent uses of the same sample; they decay only when the owner calls [`Curve::decay`].
-    recent: PageUses,
+    recent_page_uses: PageUses,
     /// Aged total of uses at which the counts are halved.
-    window: u64,
+    window_uses: u64,
     /// Pages last used before this position are dropped at the next aging.
-    drop_before: u32,
+    drop_before_position: u32,
     /// Uses and position at the last reset of the sampling-rate measurement.
     rate_start: (u64, u32),
 }
@@ -72,14 +72,14 @@ pub struct Curve {
 impl Default for Curve {
     fn default() -> Self {
         let mut curve = Curve {
-            threshold: 0,
-            weight: 0,
-            sampled: HashTable::new(),
+            hash_threshold: 0,
+            uses_per_sample: 0,
+            sampled_pages: HashTable::new(),
             timeline: Timeline::default(),
-            uses: PageUses::default(),
-            recent: PageUses::default(),
-            window: WINDOW_MIN,
-            drop_before: 0,
+            window_page_uses: PageUses::default(),
+            recent_page_uses: PageUses::default(),
+            window_uses: WINDOW_USES_MIN,
+            drop_before_position: 0,
             rate_start: (0, 0),
         };
         curve.set_threshold(THRESHOLD_MAX);
@@ -98,31 +98,31 @@ impl Curve {
     /// Records a use of the page whose address hashes to `key` (all 64 bits well mixed).
     #[inline]
     pub fn record_use(&mut self, key: u64) {
-        self.uses.total += 1;
-        self.recent.total += 1;
-        if key < self.threshold {
+        self.window_page_uses.total_uses += 1;
+        self.recent_page_uses.total_uses += 1;
+        if key < self.hash_threshold {
             self.sample(key);
         }
     }
 
     /// Uses, with older ones counting less.
     pub fn accesses(&self) -> u64 {
-        self.uses.total
+        self.window_page_uses.total_uses
     }
 
     /// The recent uses.
     pub fn recent(&self) -> &PageUses {
-        &self.recent
+        &self.recent_page_uses
     }
 
     /// Multiplies the recent uses by `factor`.
     pub fn decay(&mut self, factor: f64) {
-        self.recent.decay(factor);
+        self.recent_page_uses.decay(factor);
     }
 
     /// Estimated number of pages used within the last window.
     pub fn working_set(&self) -> u64 {
-        (self.sampled.len() as u64 * self.weight) >> FRACTION_BITS
+        (self.sampled_pages.len() as u64 * self.uses_per_sample) >> FRACTION_BITS
     }
 
     /// Misses for each use of an LRU of `pages` pages; 1 before the first use.
@@ -132,48 +132,48 @@ impl Curve {
 
     /// The miss ratios of several sizes, in growing order.
     pub fn miss_ratios(&self, sizes: impl IntoIterator<Item = u64>) -> impl Iterator<Item = f64> {
-        self.uses.miss_ratios(sizes)
+        self.window_page_uses.miss_ratios(sizes)
     }
 
     /// Upper bound of the memory in bytes.
     pub const fn bytes_max() -> usize {
         // The table has twice as many buckets, rounded up to a power of two, with a control byte each. While it grows,
         // the smaller table exists too.
-        let table_bytes = (2 * SAMPLED_MAX).next_power_of_two() * (size_of::<SampledPage>() + 1);
+        let table_bytes = (2 * SAMPLED_PAGES_MAX).next_power_of_two() * (size_of::<SampledPage>() + 1);
         table_bytes + table_bytes / 2 + Timeline::BYTES + 2 * PageUses::BYTES
     }
 
     fn set_threshold(&mut self, threshold: u64) {
-        self.threshold = threshold;
-        self.weight = ((1_u128 << (64 + FRACTION_BITS)) / u128::from(threshold)) as u64;
+        self.hash_threshold = threshold;
+        self.uses_per_sample = ((1_u128 << (64 + FRACTION_BITS)) / u128::from(threshold)) as u64;
     }
 
     #[cold]
     #[inline(never)]
     fn sample(&mut self, key: u64) {
-        if self.uses.total >= self.window {
+        if self.window_page_uses.total_uses >= self.window_uses {
             self.age();
         }
         if self.timeline.is_full() {
             self.compact();
         }
-        match self.sampled.entry(table_hash(key), |page| page.key == key, |page| table_hash(page.key)) {
+        match self.sampled_pages.entry(table_hash(key), |page| page.key == key, |page| table_hash(page.key)) {
             Entry::Occupied(mut page) => {
                 let position = page.get().position;
                 let others = self.timeline.marks_after(position);
                 self.timeline.clear(position);
                 page.get_mut().position = self.timeline.mark();
                 // The number of pages between is known only to within one weight, so half a weight is added.
-                let distance = others.saturating_mul(self.weight).saturating_add(self.weight / 2);
-                self.uses.record_repeat(distance, self.weight);
-                self.recent.record_repeat(distance, self.weight);
+                let distance = others.saturating_mul(self.uses_per_sample).saturating_add(self.uses_per_sample / 2);
+                self.window_page_uses.record_repeat(distance, self.uses_per_sample);
+                self.recent_page_uses.record_repeat(distance, self.uses_per_sample);
             }
             Entry::Vacant(entry) => {
                 entry.insert(SampledPage { key, position: self.timeline.mark() });
-                self.uses.first += self.weight;
-                self.recent.first += self.weight;
-                if self.sampled.len() >= SAMPLED_MAX {
-                    self.lower_threshold(self.threshold / 8 * 7);
+                self.window_page_uses.first_uses += self.uses_per_sample;
+                self.recent_page_uses.first_uses += self.uses_per_sample;
+                if self.sampled_pages.len() >= SAMPLED_PAGES_MAX {
+                    self.lower_threshold(self.hash_threshold / 8 * 7);
                 }
             }
         }
@@ -185,8 +185,8 @@ impl Curve {
     }
 
     fn drop_samples(&mut self, is_dropped: impl Fn(&SampledPage, u64, u32) -> bool) {
-        let (timeline, threshold, drop_before) = (&mut self.timeline, self.threshold, self.drop_before);
-        self.sampled.retain(|page| {
+        let (timeline, threshold, drop_before) = (&mut self.timeline, self.hash_threshold, self.drop_before_position);
+        self.sampled_pages.retain(|page| {
             let drops = is_dropped(page, threshold, drop_before);
             if drops {
                 timeline.clear(page.position);
@@ -196,27 +196,28 @@ impl Curve {
     }
 
     fn age(&mut self) {
-        self.uses.decay(0.5);
+        self.window_page_uses.decay(0.5);
         self.drop_samples(|page, _, drop_before| page.position < drop_before);
-        self.drop_before = self.timeline.now();
-        self.window = self.working_set().saturating_mul(WINDOW_USES).clamp(WINDOW_MIN, WINDOW_MAX);
-        self.rate_start = (self.uses.total, self.timeline.now());
-        if self.sampled.len() < SAMPLES_MIN {
+        self.drop_before_position = self.timeline.now();
+        self.window_uses =
+            self.working_set().saturating_mul(WINDOW_USES_PER_PAGE).clamp(WINDOW_USES_MIN, WINDOW_USES_MAX);
+        self.rate_start = (self.window_page_uses.total_uses, self.timeline.now());
+        if self.sampled_pages.len() < SAMPLES_MIN {
             // Pages that enter the sample are counted as first uses; the error is one use per page and window.
-            self.set_threshold(self.threshold.saturating_mul(2).min(THRESHOLD_MAX));
+            self.set_threshold(self.hash_threshold.saturating_mul(2).min(THRESHOLD_MAX));
         }
     }
 
     fn compact(&mut self) {
         let (accesses, position) = self.rate_start;
-        let (accesses, samples) = (self.uses.total - accesses, self.timeline.now() - position);
-        if self.sampled.len() > SAMPLES_TARGET && accesses < SAMPLE_INTERVAL_MIN * u64::from(samples) {
-            self.lower_threshold(self.threshold / 2);
+        let (accesses, samples) = (self.window_page_uses.total_uses - accesses, self.timeline.now() - position);
+        if self.sampled_pages.len() > SAMPLES_TARGET && accesses < SAMPLE_INTERVAL_MIN * u64::from(samples) {
+            self.lower_threshold(self.hash_threshold / 2);
         }
         let moved = self.timeline.compact();
-        self.sampled.iter_mut().for_each(|page| page.position = moved(page.position));
-        self.drop_before = moved(self.drop_before);
-        self.rate_start = (self.uses.total, self.timeline.now());
+        self.sampled_pages.iter_mut().for_each(|page| page.position = moved(page.position));
+        self.drop_before_position = moved(self.drop_before_position);
+        self.rate_start = (self.window_page_uses.total_uses, self.timeline.now());
     }
 }
 
@@ -247,7 +248,9 @@ mod tests {
         for page in 0..2_000_000 {
             curve.record_use(key(page));
         }
-        assert!(curve.sampled.len() <= SAMPLED_MAX && curve.sampled.capacity() <= 2 * SAMPLED_MAX);
+        assert!(
+            curve.sampled_pages.len() <= SAMPLED_PAGES_MAX && curve.sampled_pages.capacity() <= 2 * SAMPLED_PAGES_MAX
+        );
         assert!(Curve::bytes_max() <= 512 << 10, "two of them stay below 1 MiB");
         assert!(curve.miss_ratio(1_000_000) > 0.99, "no page returned");
     }
@@ -257,17 +260,17 @@ mod tests {
         let mut curve = Curve::default();
         // One pass over so many pages that hardly any is sampled.
         (0..1_000_000).for_each(|page| curve.record_use(key(page)));
-        let coarse_threshold = curve.threshold;
+        let coarse_threshold = curve.hash_threshold;
         assert!(curve.miss_ratio(1 << 30) > 0.9, "no page returned");
         // A loop over a small part of that: in the end more of it is sampled.
         let mut rounds = 0;
         while curve.miss_ratio(26_000) > 0.05
-            || curve.threshold <= coarse_threshold
-            || curve.sampled.len() < SAMPLES_MIN
+            || curve.hash_threshold <= coarse_threshold
+            || curve.sampled_pages.len() < SAMPLES_MIN
         {
             (0..20_000).for_each(|page| curve.record_use(key(1 << 40 | page)));
             rounds += 1;
-            assert!(rounds * 20_000 < 16 * WINDOW_MIN, "the curve does not adapt to the new load");
+            assert!(rounds * 20_000 < 16 * WINDOW_USES_MIN, "the curve does not adapt to the new load");
         }
         let too_small = curve.miss_ratio(14_000);
         assert!(too_small > 0.85, "a loop misses until it fits: {too_small}");

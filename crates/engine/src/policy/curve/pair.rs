@@ -55,9 +55,9 @@ pub struct VolumeCurves {
 }
 
 impl Curves {
-    /// Records a read or write of `len` bytes at `at`.
-    pub fn record_use(&mut self, at: ByteOffset, len: u64) {
-        let (at, end) = (at.0, at.plus(len).0);
+    /// Records a read or write of `len_bytes` bytes at `at`.
+    pub fn record_use(&mut self, at: ByteOffset, len_bytes: u64) {
+        let (at, end) = (at.0, at.plus(len_bytes).0);
         (at / BLOCK..end.div_ceil(BLOCK)).for_each(|block| self.memory.record_use(key(block)));
         (at / PAGE..end.div_ceil(PAGE)).for_each(|page| self.flash.record_use(key(page)));
     }

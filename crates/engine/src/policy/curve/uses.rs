@@ -1,7 +1,7 @@
 //! Histogram of repeated uses by reuse distance: the number of other pages used in between.
 
 /// Buckets in an octave of distances, and octaves.
-const STEPS: usize = 16;
+const BUCKETS_PER_OCTAVE: usize = 16;
 const OCTAVES: usize = 44;
 /// Fraction bits of a weight and of a distance.
 pub const FRACTION_BITS: u32 = 16;
@@ -11,20 +11,20 @@ pub struct PageUses {
     /// Weight of repeated uses of sampled pages, by distance.
     by_distance: Vec<u64>,
     /// Weight of first uses of sampled pages.
-    pub first: u64,
+    pub first_uses: u64,
     /// All uses, sampled or not.
-    pub total: u64,
+    pub total_uses: u64,
 }
 
 impl Default for PageUses {
     fn default() -> Self {
-        PageUses { by_distance: vec![0; STEPS * OCTAVES], first: 0, total: 0 }
+        PageUses { by_distance: vec![0; BUCKETS_PER_OCTAVE * OCTAVES], first_uses: 0, total_uses: 0 }
     }
 }
 
 impl PageUses {
     /// Memory in bytes.
-    pub const BYTES: usize = STEPS * OCTAVES * size_of::<u64>();
+    pub const BYTES: usize = BUCKETS_PER_OCTAVE * OCTAVES * size_of::<u64>();
 
     /// Records a repeated use at `distance`.
     pub fn record_repeat(&mut self, distance: u64, weight: u64) {
@@ -35,14 +35,14 @@ impl PageUses {
     pub fn decay(&mut self, factor: f64) {
         let decay = |count: &mut u64| *count = (*count as f64 * factor) as u64;
         self.by_distance.iter_mut().for_each(decay);
-        decay(&mut self.first);
-        decay(&mut self.total);
+        decay(&mut self.first_uses);
+        decay(&mut self.total_uses);
     }
 
     /// Misses for each use of LRUs of the given numbers of pages, in growing order; 1 before the first use.
     pub fn miss_ratios(&self, sizes: impl IntoIterator<Item = u64>) -> impl Iterator<Item = f64> {
-        let counted = self.by_distance.iter().sum::<u64>() + self.first;
-        let total = (self.total << FRACTION_BITS) as f64;
+        let counted = self.by_distance.iter().sum::<u64>() + self.first_uses;
+        let total = (self.total_uses << FRACTION_BITS) as f64;
         // Pages with very many uses are rarely sampled, and a sampled one weighs too much. The missing or excess weight
         // belongs to uses at the shortest distance.
         let missing = total - counted as f64;
@@ -62,13 +62,13 @@ impl PageUses {
 
 /// The bucket of a distance (with its fraction bits), and how far inside it lies.
 fn bucket(distance: u64) -> (usize, f64) {
-    let scaled = distance >> (FRACTION_BITS - STEPS.ilog2());
-    let octave = scaled.max(1).ilog2().saturating_sub(STEPS.ilog2());
+    let scaled = distance >> (FRACTION_BITS - BUCKETS_PER_OCTAVE.ilog2());
+    let octave = scaled.max(1).ilog2().saturating_sub(BUCKETS_PER_OCTAVE.ilog2());
     let step = scaled >> octave;
-    let index = u64::from(octave) * STEPS as u64 + step;
+    let index = u64::from(octave) * BUCKETS_PER_OCTAVE as u64 + step;
     let low = step << octave;
     let inside = (scaled - low) as f64 / (1_u64 << octave) as f64;
-    ((index as usize).min(STEPS * OCTAVES - 1), inside)
+    ((index as usize).min(BUCKETS_PER_OCTAVE * OCTAVES - 1), inside)
 }
 
 #[cfg(test)]

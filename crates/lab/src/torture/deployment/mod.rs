@@ -355,7 +355,7 @@ impl Deployment {
     fn record_dropped_pages(&mut self, session: &Session, attached: &[AttachedVolume]) {
         let Some(store) = session.core.log().map(|log| state::show_uuid(&log.uuid())) else { return };
         for (test_volume, attached) in session.test_volumes.iter().zip(attached) {
-            if attached.drops_pages && test_volume.volume().stats().flash.checked && self.random.percent(70) {
+            if attached.drops_pages && test_volume.volume().stats().flash.is_checked && self.random.percent(70) {
                 self.state.record_pages_dropped(attached.volume_id, &store);
             }
         }

@@ -233,7 +233,7 @@ async fn open_store(
     // The daemon continues without devices that do not belong together or are incomplete.
     let Ok(identity) = identity else { return Ok(None) };
     let holds_data = match flash::inspect(seam, &disks).await.1 {
-        Ok(inspection) => !inspection.dirty.is_empty() || !inspection.lost_batches.is_empty(),
+        Ok(inspection) => !inspection.dirty_blocks.is_empty() || !inspection.lost_batches.is_empty(),
         Err(_) => true,
     };
     let (store, ownership, devices) = (show_uuid(&identity.store), identity.ownership, identity.devices.clone());
@@ -294,11 +294,11 @@ async fn collect_evidence(
     let size_before = record.and_then(|record| record.content.as_ref()).map(|content| content.size_bytes);
     let end = end_block(size_bytes, size_before);
     let in_log = volume_id.map(|volume_id| core.waiting_in_log(volume_id, end)).unwrap_or_default();
-    let dirty_from = |block| volume_id.map_or(0, |volume_id| core.waiting_in_log(volume_id, block).past_end);
+    let dirty_from = |block| volume_id.map_or(0, |volume_id| core.waiting_in_log(volume_id, block).past_end_blocks);
     let is_partial_block_dirty = is_partial_block_dirty(size_bytes, size_before, dirty_from);
     let cached_on = record.and_then(|record| record.cached_on.as_ref());
     let is_cached_here = cached_on.is_some_and(|stores| store.is_some_and(|store| stores.contains(store)));
-    let destaged = match volume_id.filter(|_| in_log.blocks > 0 && is_cached_here) {
+    let destaged = match volume_id.filter(|_| in_log.total_blocks > 0 && is_cached_here) {
         Some(volume_id) => core.compare_destaged(volume_id, &backing).await,
         None => DestagedComparison::default(),
     };
@@ -308,7 +308,7 @@ async fn collect_evidence(
     };
     let unclaimed = core.unclaimed().into_iter();
     let undestaged = unclaimed.map(|volume| {
-        (volume, UndestagedBlocks { in_log: core.waiting_in_log(volume, BlockNo::MAX).blocks, in_memory: 0 })
+        (volume, UndestagedBlocks { in_log: core.waiting_in_log(volume, BlockNo::MAX).total_blocks, in_memory: 0 })
     });
     CollectedEvidence {
         undestaged: undestaged.collect(),
@@ -324,13 +324,13 @@ async fn collect_evidence(
                 destaged: 0,
             },
             samples_before,
-            blocks_in_log: in_log.blocks,
+            blocks_in_log: in_log.total_blocks,
             blocks_in_memory: 0,
-            blocks_past_end: in_log.past_end,
+            blocks_past_end: in_log.past_end_blocks,
             is_partial_block_dirty,
-            destaged_unchanged: destaged.matching,
-            destaged_changed: destaged.different,
-            destaged_past_end: destaged.past_end,
+            destaged_unchanged: destaged.matching_blocks,
+            destaged_changed: destaged.different_blocks,
+            destaged_past_end: destaged.past_end_blocks,
             matches_unproven: destaged.matches_unproven,
         },
     }
@@ -402,7 +402,7 @@ async fn rebuild(deployment: &mut Deployment, seam: &SimSeam, plan: &Plan) -> Re
     let (ownership, generation) = newest
         .map_or((Ownership::default(), StoreGeneration(0)), |superblock| (superblock.ownership, superblock.generation));
     let mut dirty_blocks: BTreeMap<VolumeId, u64> = BTreeMap::new();
-    inspection.dirty.iter().for_each(|record| *dirty_blocks.entry(record.address.volume_id).or_default() += 1);
+    inspection.dirty_blocks.iter().for_each(|record| *dirty_blocks.entry(record.address.volume_id).or_default() += 1);
     let manifest = flash::read_manifest(seam, &disks, inspection.store).await.map_err(|error| error.to_string())?;
     let inventory = StoreInventory {
         store: show_uuid(&inspection.store),

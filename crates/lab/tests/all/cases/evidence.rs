@@ -62,8 +62,8 @@ fn first_flush_leaves_evidence_that_any_later_crash_keeps() {
         });
         drop(volume);
         let (own, blank) = compared(&crash(fixture, mode, 1_000 + number as u64));
-        assert!(own.different == 0 && (own.matching > 0 || own.matches_unproven), "{number}: {own:?}");
-        assert!(blank.matching == 0 && !blank.matches_unproven, "{number}: {blank:?}");
+        assert!(own.different_blocks == 0 && (own.matching_blocks > 0 || own.matches_unproven), "{number}: {own:?}");
+        assert!(blank.matching_blocks == 0 && !blank.matches_unproven, "{number}: {blank:?}");
     }
 }
 
@@ -130,8 +130,11 @@ fn backing_is_proven_after_each_crash_of_a_small_busy_volume() {
                 log.open(&fixture.seam, &fixture.core, life == 0, false).await.expect("the devices are intact");
                 if life > 0 {
                     let own = fixture.core.compare_destaged(VolumeId(1), &backing).await;
-                    assert!(own.different == 0 && (own.matching > 0 || own.matches_unproven), "{seed}.{life}: {own:?}");
-                    are_unproven += u64::from(own.matching == 0);
+                    assert!(
+                        own.different_blocks == 0 && (own.matching_blocks > 0 || own.matches_unproven),
+                        "{seed}.{life}: {own:?}"
+                    );
+                    are_unproven += u64::from(own.matching_blocks == 0);
                 }
                 let spec = VolumeSpec::new("disk", VolumeId(1));
                 fixture.core.attach_recovered(spec, backing).await.expect("the log is intact")

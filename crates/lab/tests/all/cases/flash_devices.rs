@@ -39,7 +39,7 @@ async fn serve(fixture: &Fixture, names: &[&str]) -> (Volume<SimSeam>, Store<Sim
         }
     };
     fixture.core.open_log(store.clone(), recovered);
-    let backing = engine::Backing::plain(disk(&fixture.seam, "disk").await);
+    let backing = engine::Backing::plain(fixture.open("disk"));
     let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), backing).await;
     (volume.expect("an intact log is readable"), store)
 }

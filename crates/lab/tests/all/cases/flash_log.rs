@@ -664,8 +664,8 @@ fn different_after_rollback(fixture: Fixture, block: u64, seed: u64) -> u64 {
         log(16).open(&fixture.seam, &fixture.core, false, false).await.expect("the devices are intact");
         let disk = fixture.seam.open_disk(&open).await.expect("the disk exists");
         let comparison = fixture.core.compare_destaged(VolumeId(1), &engine::Backing::plain(disk)).await;
-        assert!(comparison.matching > 0, "{comparison:?}");
-        comparison.different
+        assert!(comparison.matching_blocks > 0, "{comparison:?}");
+        comparison.different_blocks
     })
 }
 
@@ -681,7 +681,7 @@ fn destaged_blocks_past_the_end_are_counted_and_not_compared() {
         let disk = fixture.seam.open_disk(&open).await.expect("the disk exists");
         fixture.core.compare_destaged(VolumeId(1), &engine::Backing::plain(disk)).await
     });
-    assert_eq!(comparison, DestagedComparison { past_end: 3, ..DestagedComparison::default() });
+    assert_eq!(comparison, DestagedComparison { past_end_blocks: 3, ..DestagedComparison::default() });
 }
 
 async fn stop(fixture: &Fixture, volume: Volume<SimSeam>) {
@@ -789,10 +789,10 @@ fn unclaimed_data_past_an_end_stays_discarded_without_an_attach() {
     let fixture = fixture.crash(CrashMode::LoseAll, spec(24));
     fixture.world.block_on(async {
         log(16).open(&fixture.seam, &fixture.core, false, false).await.expect("the devices are intact");
-        assert_eq!(fixture.core.waiting_in_log(VolumeId(1), BlockNo(100)).past_end, 11);
+        assert_eq!(fixture.core.waiting_in_log(VolumeId(1), BlockNo(100)).past_end_blocks, 11);
         fixture.core.discard_unclaimed("disk", VolumeId(1), BlockNo(100)).await.expect("the log has room");
         let waiting = fixture.core.waiting_in_log(VolumeId(1), BlockNo(100));
-        assert_eq!((waiting.blocks, waiting.past_end), (10, 0));
+        assert_eq!((waiting.total_blocks, waiting.past_end_blocks), (10, 0));
     });
     let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, 25, 16);
     let read = |block: u64| fixture.world.block_on(read(&volume, block * 8, 8)).unwrap();

@@ -50,7 +50,7 @@ fn serve_as(fixture: &Fixture, first: bool, volume_id: VolumeId, is_map_unusable
         let backing = engine::Backing::plain(disk);
         let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", volume_id), backing).await;
         let volume = volume.expect("an intact log is readable");
-        while !volume.stats().flash.checked {
+        while !volume.stats().flash.is_checked {
             fixture.seam.sleep(Nanos::from_millis(10)).await;
         }
         volume
@@ -276,7 +276,7 @@ fn case_12_flash_failures_return_all_counters_to_zero() {
         let stats = volume.stats();
         let remaining = [stats.dirty_bytes, stats.written_bytes, stats.flash_dirty_bytes, stats.spilled_bytes];
         assert_eq!((remaining, stats.memory_bytes), ([0; 4], 0), "{stats:?}");
-        assert_eq!((stats.flash.pages, stats.flash.cached_bytes), (0, 0));
+        assert_eq!((stats.flash.page_count, stats.flash.cached_bytes), (0, 0));
         let pages = fixture.core.pages().unwrap().stats();
         assert_eq!(
             (pages.pages, pages.valid_blocks, pages.suspect_pages, pages.dirty_regions),
@@ -288,7 +288,7 @@ fn case_12_flash_failures_return_all_counters_to_zero() {
         for round in 0..10 {
             fixture.world.block_on(run_load(&fixture.seam, &Target::Volume(volume.clone()), &load(300, round)));
         }
-        let pages = volume.stats().flash.pages;
+        let pages = volume.stats().flash.page_count;
         assert!(pages >= 24, "{pages} pages of 48 were promoted again");
     }
 }

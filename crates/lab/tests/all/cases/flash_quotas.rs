@@ -46,16 +46,16 @@ fn case_24_minimum_quota_holds_beside_a_greedy_neighbour() {
     for (reserved, quota) in [(40, quota_with_min(40)), (0, FlashQuota::default())] {
         let (fixture, [small, greedy]) = two_volumes(1, [quota, FlashQuota::default()]);
         read_rounds(&fixture, &small, 3 * MIB, 20, || ());
-        let before = small.stats().flash.pages;
+        let before = small.stats().flash.page_count;
         assert!(before >= 40, "{before} pages of its hot set were promoted");
         read_rounds(&fixture, &greedy, 16 * MIB, 30, || {
-            let pages_on_flash = small.stats().flash.pages;
+            let pages_on_flash = small.stats().flash.page_count;
             assert!(pages_on_flash >= reserved, "{pages_on_flash} of {reserved} pages are left");
         });
-        let pages_on_flash = small.stats().flash.pages;
+        let pages_on_flash = small.stats().flash.page_count;
         println!(
             "reserved {reserved}: {before} pages before, {pages_on_flash} after, greedy {}",
-            greedy.stats().flash.pages
+            greedy.stats().flash.page_count
         );
         assert!(
             reserved > 0 || pages_on_flash < 40,
@@ -73,9 +73,9 @@ fn case_24_pinned_pages_are_loaded_kept_and_updated() {
         fixture.world.run_for(Nanos::from_secs(10)).expect("no task is stuck");
         let flash = small.stats().flash;
         let count = pinned.iter().map(PageNo::count).sum::<u64>();
-        assert_eq!((flash.pages, flash.pinned_whole, flash.pin_waits), (count, count, None));
+        assert_eq!((flash.page_count, flash.pinned_whole_pages, flash.pin_wait_reason), (count, count, None));
         read_rounds(&fixture, &greedy, 16 * MIB, 25, || ());
-        assert_eq!(small.stats().flash.pages, count);
+        assert_eq!(small.stats().flash.page_count, count);
         if pinned.is_empty() {
             continue;
         }
@@ -84,7 +84,7 @@ fn case_24_pinned_pages_are_loaded_kept_and_updated() {
             small.destage_all().await.expect("a disk without faults does not fail");
         });
         fixture.world.run_for(Nanos::from_secs(60)).expect("no task is stuck");
-        assert_eq!(small.stats().flash.pinned_whole, count, "{:?}", small.stats().flash);
+        assert_eq!(small.stats().flash.pinned_whole_pages, count, "{:?}", small.stats().flash);
         // The neighbour's reads evict the pages from memory.
         read_rounds(&fixture, &greedy, 16 * MIB, 3, || ());
         let before = small.stats().backing_reads;
@@ -97,7 +97,7 @@ fn case_24_pinned_pages_are_loaded_kept_and_updated() {
         assert_eq!(counts(), before, "case 21: an hour without clients");
         small.set_flash_quota(FlashQuota::default()).expect("a smaller quota is always accepted");
         read_rounds(&fixture, &greedy, 16 * MIB, 25, || ());
-        assert!(small.stats().flash.pages < count, "unpinned pages are evicted like others");
+        assert!(small.stats().flash.page_count < count, "unpinned pages are evicted like others");
     }
 }
 
@@ -120,9 +120,9 @@ fn pinning_more_than_fits_is_refused() {
 fn maximum_quota_holds_and_admits_a_new_hot_set() {
     let quota = FlashQuota { max: Some(PageAmount::Pages(50)), ..FlashQuota::default() };
     let (fixture, [small, _]) = two_volumes(2, [quota, FlashQuota::default()]);
-    let check_max = || assert!(small.stats().flash.pages <= 50, "{} pages", small.stats().flash.pages);
+    let check_max = || assert!(small.stats().flash.page_count <= 50, "{} pages", small.stats().flash.page_count);
     read_rounds(&fixture, &small, 6 * MIB, 20, check_max);
-    assert!(small.stats().flash.pages >= 45, "{:?}", small.stats().flash);
+    assert!(small.stats().flash.page_count >= 45, "{:?}", small.stats().flash);
     let promotions = small.stats().flash.promotions;
     read_rounds(&fixture, &small, 2 * MIB, 20, check_max);
     let more = small.stats().flash.promotions - promotions;
@@ -145,6 +145,6 @@ fn overcommitted_minimum_is_refused_and_live_changes_hold() {
         .set_flash_quota(FlashQuota { max: Some(PageAmount::PerMille(100)), ..FlashQuota::default() })
         .expect("a smaller quota is always accepted");
     read_rounds(&fixture, &small, 9 * MIB, 30, || ());
-    let pages_on_flash = greedy.stats().flash.pages;
+    let pages_on_flash = greedy.stats().flash.page_count;
     assert!(pages_on_flash < slots / 2, "pages above its maximum are evicted first: {pages_on_flash} of {slots}");
 }

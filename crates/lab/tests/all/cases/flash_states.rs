@@ -56,7 +56,7 @@ fn attach(fixture: Fixture, policy: WritePolicy, first: bool) -> Volumes {
             let open = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
             let disk = engine::Backing::plain(fixture.seam.open_disk(&open).await.expect("the disk exists"));
             let pinned = if number == 1 { std::iter::once(PageNo(0)..PageNo(2)).collect() } else { Vec::new() };
-            let flash = FlashQuota { enabled: number == 1, pinned, ..FlashQuota::default() };
+            let flash = FlashQuota { is_enabled: number == 1, pinned, ..FlashQuota::default() };
             let spec = VolumeSpec { flash, ..VolumeSpec::new(name, VolumeId(number)) };
             attached.push(fixture.core.attach_recovered(spec, disk).await.expect("an intact log is readable"));
         }

@@ -155,7 +155,7 @@ fn write_around_leaves_blocks_of_pages_on_flash_uncached() {
             read_others(&volume, 400).await;
         }
         fixture.seam.sleep(Nanos::from_secs(1)).await;
-        assert!(volume.stats().flash.pages > 0, "no page is on flash");
+        assert!(volume.stats().flash.page_count > 0, "no page is on flash");
         volume.set_policy(WritePolicy::WriteAround).await.unwrap();
         write(&volume, 0, SECTORS_PER_BLOCK, 7).await.unwrap();
         volume.flush().await.unwrap();

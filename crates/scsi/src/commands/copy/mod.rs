@@ -133,7 +133,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
                 let flags = ZeroFlags { fua: destination.writes_through(), may_unmap: true, fast_only: false };
                 destination.volume().zero(at, len as u64, flags).await.map_err(failed)?;
             } else {
-                let flags = WriteFlags { fua: destination.writes_through(), once: true };
+                let flags = WriteFlags { fua: destination.writes_through(), is_used_once: true };
                 destination.volume().write(at, len, flags, &mut PieceSource::new(&pieces)).await.map_err(failed)?;
             }
             status.bytes += len as u64;

@@ -103,7 +103,7 @@ impl Family {
         let mut spec = VolumeSpec::new(name, id);
         edit(&mut spec);
         let volume = self.fixture.core.attach_recovered(spec, Backing::pool(disk)).await.expect("the log is intact");
-        while !volume.stats().flash.checked {
+        while !volume.stats().flash.is_checked {
             self.fixture.seam.sleep(Nanos::from_millis(10)).await;
         }
         volume

@@ -260,7 +260,7 @@ fn clones_read_the_flash_of_their_master_without_a_copy() {
                 assert_is_snapshot(&clone, "from the master's flash").await;
             }
             let stats = clone.stats();
-            assert_eq!((stats.source_bytes.backing, stats.flash.pages, stats.memory_bytes), (0, 0, 0));
+            assert_eq!((stats.source_bytes.backing, stats.flash.page_count, stats.memory_bytes), (0, 0, 0));
             assert_eq!(stats.sibling_read_bytes, 3 * BYTES);
             assert!(stats.source_bytes.flash > BYTES && stats.flash_hits > 0, "{stats:?}");
         }
