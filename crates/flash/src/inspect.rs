@@ -246,7 +246,9 @@ impl<S: Seam> Inspection<S> {
     /// True if this is the content of a dirty block, by its checksum.
     pub(crate) fn is_intact(&self, dirty: &Recovered, block: &S::Block) -> bool {
         let position = dirty.position;
-        let Some((boot, first)) = self.batch_of_block.get(&(position.segment, position.block_index)) else { return false };
+        let Some((boot, first)) = self.batch_of_block.get(&(position.segment, position.block_index)) else {
+            return false;
+        };
         let seed = data_seed(dirty.address.volume_id, dirty.address.block, *boot, *first);
         seam::Block::checksum(block, seed) == position.checksum
     }

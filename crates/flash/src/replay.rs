@@ -113,7 +113,8 @@ impl<S: Seam> Inspection<S> {
         let mut in_log: Vec<&Recovered> = records.iter().filter(is_data).copied().collect();
         in_log.sort_unstable_by_key(|record| (record.position.segment, record.position.block_index));
         let follows = |earlier: &&Recovered, later: &&Recovered| {
-            (earlier.position.segment, earlier.position.block_index + 1) == (later.position.segment, later.position.block_index)
+            (earlier.position.segment, earlier.position.block_index + 1)
+                == (later.position.segment, later.position.block_index)
         };
         let reads = in_log.chunk_by(follows).flat_map(|run| run.chunks(RUN_BLOCKS)).map(|run| {
             let read: BoxFuture<'_, _> = Box::pin(self.read_run(run));

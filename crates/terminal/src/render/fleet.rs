@@ -95,7 +95,7 @@ mod tests {
             policy: "write-through".to_owned(),
             fleet,
         };
-        let text = table(&[volume], Style::plain());
+        let text = table(&[volume], Style::PLAIN);
         for part in [
             "standby",
             "alpha, released for beta",

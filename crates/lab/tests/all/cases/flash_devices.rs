@@ -7,7 +7,7 @@ use std::rc::Rc;
 use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
 use flash::{FormatOptions, MemberDisk, MemberNo, MemberStatus, OpenOptions, Store, StoreError, StoreGeneration};
 use lab::fixture::{Fixture, read, write};
-use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
+use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
 use seam::{Disk, DiskOpen, Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
@@ -19,16 +19,20 @@ fn spec(seed: u64) -> WorldSpec {
     WorldSpec { blocks: 4096, ..WorldSpec::new(seed) }
 }
 
-async fn disk(seam: &SimSeam, name: &str) -> MemberDisk<SimSeam> {
+async fn disk(seam: &SimSeam, name: &str) -> SimDisk {
     let open = DiskOpen { path: name.into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
-    MemberDisk::Local(seam.open_disk(&open).await.expect("the disk exists"))
+    seam.open_disk(&open).await.expect("the disk exists")
+}
+
+async fn device(seam: &SimSeam, name: &str) -> MemberDisk<SimSeam> {
+    MemberDisk::Local(disk(seam, name).await)
 }
 
 /// Opens the log on the member devices among `names`, and attaches the volume.
 async fn serve(fixture: &Fixture, names: &[&str]) -> (Volume<SimSeam>, Store<SimSeam>) {
     let mut disks = Vec::new();
     for name in names {
-        disks.push(disk(&fixture.seam, name).await);
+        disks.push(device(&fixture.seam, name).await);
     }
     let (store, recovered) = loop {
         match Store::open(&fixture.seam, &disks, OpenOptions::default()).await {
@@ -39,7 +43,7 @@ async fn serve(fixture: &Fixture, names: &[&str]) -> (Volume<SimSeam>, Store<Sim
         }
     };
     fixture.core.open_log(store.clone(), recovered);
-    let backing = engine::Backing::plain(fixture.open("disk"));
+    let backing = engine::Backing::plain(disk(&fixture.seam, "disk").await);
     let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), backing).await;
     (volume.expect("an intact log is readable"), store)
 }
@@ -52,7 +56,7 @@ fn first_session(seed: u64, segments: &[u64]) -> (Fixture, Volume<SimSeam>, Stor
         fixture.world.add_disk(name, SimDiskSpec::new(MIB + segments * SEGMENT_BYTES));
     }
     let (volume, store) = fixture.world.block_on(async {
-        let disks = [disk(&fixture.seam, "flash0").await, disk(&fixture.seam, "flash1").await];
+        let disks = [device(&fixture.seam, "flash0").await, device(&fixture.seam, "flash1").await];
         let options = FormatOptions { segment_bytes: Some(SEGMENT_BYTES), ..FormatOptions::default() };
         Store::format(&fixture.seam, &disks, options).await.expect("empty devices can be formatted");
         drop(disks);
@@ -195,7 +199,7 @@ fn case_14_mirror_replacement_survives_a_crash_at_any_request() {
             Ops::CHANGE | Ops::FLUSH,
             When::Always,
         ));
-        let new = disk(&fixture.seam, "flash2").await;
+        let new = device(&fixture.seam, "flash2").await;
         while store.copies() == 2 {
             fixture.seam.sleep(Nanos::from_micros(100)).await;
         }
@@ -207,10 +211,10 @@ fn case_14_mirror_replacement_survives_a_crash_at_any_request() {
 #[test]
 fn case_18_flash_resize_under_dirty_data_survives_any_crash() {
     crash_at_every_request(&[24, 24, 12], 13, async |fixture, store| {
-        let small = disk(&fixture.seam, "flash2").await;
+        let small = device(&fixture.seam, "flash2").await;
         store.replace(MemberNo(0), small, false).await.expect("a smaller device can replace a mirror");
         assert_eq!((store.copies(), store.room().1), (2, 12));
-        let large = disk(&fixture.seam, "flash0").await;
+        let large = device(&fixture.seam, "flash0").await;
         store.replace(MemberNo(2), large, false).await.expect("a larger device can replace a mirror");
         assert_eq!(store.copies(), 2);
     });

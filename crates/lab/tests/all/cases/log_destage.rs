@@ -194,7 +194,10 @@ fn records_past_the_end_of_a_smaller_device_are_destaged() {
         let joined = Rc::new(Cell::new(false));
         let is_joined = Rc::clone(&joined);
         fixture.seam.spawn(async move {
-            store.replace(flash::MemberNo(0), flash::MemberDisk::Local(small), false).await.expect("a smaller device can replace a mirror");
+            store
+                .replace(flash::MemberNo(0), flash::MemberDisk::Local(small), false)
+                .await
+                .expect("a smaller device can replace a mirror");
             is_joined.set(true);
         });
         stay_busy(&fixture, &volume, Nanos::from_secs(60)).await;
