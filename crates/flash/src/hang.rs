@@ -6,8 +6,8 @@
 //!
 //! A member that has hung for [`HANG_TIMEOUT`] while a log member responds is removed, so reads and writes wait only
 //! for its mirror. If no log member responds, [`LAST_MEMBER_HANG_TIMEOUT`] applies. Linux resets a SCSI or NVMe disk
-//! after as long, so a reset can still help. If the last member is removed, the store and its flushes fail. An image with
-//! the log is never removed.
+//! after as long, so a reset can still help. If the last member is removed, the store and its flushes fail. An image
+//! with the log is never removed.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -9,7 +9,7 @@ use seam::{
     PieceMut, Seam, StreamWriter, block::pieces_len,
 };
 
-use crate::negotiate::ExportInfo;
+use crate::export_info::ExportInfo;
 use crate::reconnect::{connect, keep_connected};
 use crate::request_table::{OpenRequest, Operation};
 use crate::shared::SharedConnection;

@@ -12,6 +12,7 @@
 mod coverage;
 mod dedicated;
 mod disk;
+mod export_info;
 mod link;
 mod negotiate;
 mod reconnect;

@@ -7,7 +7,7 @@ use std::task::Poll;
 use nbd_protocol::{Command, Request};
 use seam::{BufferedReader, Gather, Seam, StreamReader, StreamWriter};
 
-use crate::negotiate::ExportInfo;
+use crate::export_info::ExportInfo;
 use crate::request_table::Operation;
 use crate::shared::SharedConnection;
 

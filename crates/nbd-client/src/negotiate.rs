@@ -9,6 +9,8 @@ use nbd_protocol::option::push_option;
 use nbd_protocol::{Decoded, OptionKind, OptionReplyHeader, OptionReplyKind, ProtocolError, Step, flags};
 use seam::{BLOCK_BYTES, BufferedReader, Gather, SECTOR_BYTES, Seam, StreamReader, StreamWriter};
 
+use crate::export_info::ExportInfo;
+
 /// Longest request to a server that states no limit, from the specification.
 const DEFAULT_REQUEST_BYTES_MAX: u32 = 32 << 20;
 /// Length of the reply to `EXPORT_NAME`: the size and the flags of the export.
@@ -31,23 +33,6 @@ pub enum NegotiateError {
     Own,
     #[error("the export's size of {0} bytes is not a multiple of its block size")]
     Size(u64),
-}
-
-/// Properties of an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExportInfo {
-    pub size_bytes: u64,
-    pub flags: u16,
-    /// Smallest request: 512 or 4096.
-    pub logical_block_bytes: u32,
-    /// Best alignment.
-    pub preferred_block_bytes: u32,
-    /// Longest read or write, a multiple of 4096.
-    pub request_bytes_max: u32,
-    /// The server sends structured replies (chunks).
-    pub has_structured_replies: bool,
-    /// The context id of `base:allocation` on this connection.
-    pub allocation_context_id: Option<u32>,
 }
 
 /// Performs the handshake for `export`.

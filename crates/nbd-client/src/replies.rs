@@ -7,7 +7,7 @@ use nbd_protocol::reply::{parse_data_offset, parse_error, parse_hole, parse_stat
 use nbd_protocol::{ChunkKind, Errno, ProtocolError, ReplyHeader, Step, flags};
 use seam::{AllocationExtent, BufferedReader, DiskError, SECTOR_BYTES, Seam, StreamReader};
 
-use crate::negotiate::ExportInfo;
+use crate::export_info::ExportInfo;
 use crate::request_table::{OpenRequest, Operation};
 use crate::shared::SharedConnection;
 

@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use nbd_protocol::flags;
 use seam::{DiskError, DiskResult, PendingRequests, PieceMut, Seam};
 
-use crate::negotiate::ExportInfo;
+use crate::export_info::ExportInfo;
 use crate::request_table::{OpenRequest, Operation, RequestTable};
 use crate::{DedicatedServer, NbdOptions, NbdTarget};
 
