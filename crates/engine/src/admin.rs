@@ -9,6 +9,7 @@ use crate::memory::{BlockNo, Sectors};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 use crate::{CacheMode, RequestError, WritePolicy};
+use task_sync::within;
 
 /// Guard: no write is sent to the backing while it exists.
 struct DestageHold<'a, S: Seam>(&'a Shard<S>);
@@ -30,6 +31,9 @@ impl<S: Seam> Drop for DestageHold<'_, S> {
 
 /// Time that a stop waits for a backing to complete the writes in flight.
 const DESTAGE_STOP_TIMEOUT: Nanos = Nanos::from_millis(500);
+/// Time that a detach and a change of the policy wait for the backing's mark to be removed. It is shorter than the time
+/// after which a stop counts a backing as hung.
+pub const UNMARK_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// A change of the policy or the mode in progress.
 struct ChangeGuard<'a, S: Seam> {
@@ -136,8 +140,7 @@ impl<S: Seam> Shard<S> {
         }
         self.policy.set(policy);
         if policy != WritePolicy::WriteBack {
-            // A mark that stays only keeps other machines off.
-            let (Ok(()) | Err(_)) = self.mark_undestaged(false).await;
+            self.remove_mark_within(UNMARK_TIMEOUT).await;
         }
         if policy == WritePolicy::None {
             self.invalidate();
@@ -158,19 +161,22 @@ impl<S: Seam> Shard<S> {
         self.disk.mark_undestaged(is_marked).await
     }
 
-    /// Gives up the records of a backing that several machines may own, and its mark, before a stop: unless that takes
-    /// too long, or the log has the only copy of a block.
+    /// Removes the mark of the backing, whose data is complete. After an error, or without an answer within `limit`, the
+    /// mark may stay: it keeps other machines off, and nothing is lost. The backing logs that.
+    pub async fn remove_mark_within(&self, limit: Nanos) {
+        drop(within(self.seam().sleep(limit), self.mark_undestaged(false)).await);
+    }
+
+    /// Gives up the records of a backing that several machines may own, and then its mark, before a stop: unless that
+    /// takes too long, or the log has the only copy of a block.
     pub async fn leave_unmarked_within(self: &ShardRef<S>, limit: Nanos) {
         if self.disk.lineage().is_none() || self.state.borrow().log_tracker.holds_segments() {
             return;
         }
+        let end = self.seam().now() + limit;
         let shard = Rc::clone(self);
-        let work = async move |_| {
-            if shard.append_tombstones_from(BlockNo::ZERO).await.is_ok() {
-                drop(shard.mark_undestaged(false).await);
-            }
-        };
-        self.run_within(limit, work).await;
+        self.run_within(limit, async move |_| drop(shard.append_tombstones_from(BlockNo::ZERO).await)).await;
+        self.remove_mark_within(end.since(self.seam().now())).await;
     }
 
     /// Pauses, freezes or resumes the cache. A pause and a freeze destage dirty data first. On an error the mode is

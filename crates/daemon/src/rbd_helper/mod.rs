@@ -168,6 +168,7 @@ pub struct HelperPlan {
 
 /// Handle to the helper process of one image. Dropping it ends the process.
 pub struct RbdHelper {
+    image: ImageSpec,
     shared: Arc<Shared>,
     socket: PathBuf,
 }
@@ -178,7 +179,7 @@ impl RbdHelper {
     pub async fn start(plan: &HelperPlan, limit: Duration) -> Result<RbdHelper, DiskError> {
         let HelperPlan { image, folder, .. } = plan;
         let socket = folder.join(format!("{}.sock", NEXT_SOCKET.fetch_add(1, Ordering::Relaxed)));
-        let helper = RbdHelper { shared: Arc::default(), socket };
+        let helper = RbdHelper { image: image.clone(), shared: Arc::default(), socket };
         {
             let mut serving = SERVING.lock().unwrap_or_else(PoisonError::into_inner);
             serving.retain(|(_, shared)| shared.strong_count() > 0);
@@ -216,6 +217,30 @@ impl RbdHelper {
     }
 }
 
+/// The wait for the answer to an order. A caller that stops waiting drops it, which logs that there was no answer.
+struct AnswerWait {
+    image: ImageSpec,
+    is_answered: bool,
+}
+
+impl AnswerWait {
+    fn end(mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for AnswerWait {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            log::warn!(
+                target: VOLUME,
+                "{}: a change of its mark of undestaged data has no answer; the mark may stay as it was",
+                self.image
+            );
+        }
+    }
+}
+
 impl DedicatedServer for RbdHelper {
     fn identity(&self) -> String {
         self.shared.ownership.get().map(|ownership| ownership.image.identity.clone()).unwrap_or_default()
@@ -237,7 +262,12 @@ impl DedicatedServer for RbdHelper {
 
     fn mark_undestaged(&self, is_marked: bool) -> Change {
         let end = self.shared.send_order(is_marked);
-        Box::pin(async move { end.await.unwrap_or(Err(DiskError::Gone)) })
+        let wait = AnswerWait { image: self.image.clone(), is_answered: false };
+        Box::pin(async move {
+            let result = end.await.unwrap_or(Err(DiskError::Gone));
+            wait.end();
+            result
+        })
     }
 
     fn lost(&self) -> Option<&DiskError> {

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use seam::persist::ShmImage;
 use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_BYTES, Seam};
 
+use crate::admin::UNMARK_TIMEOUT;
 use crate::backing::{Cause, Dispatch, ReservationError};
 use crate::flash_tier::FlashTier;
 use crate::memory::{BlockNo, PREFETCHED_ENTRIES_MAX};
@@ -570,11 +571,7 @@ impl<S: Seam> Volume<S> {
             return Err(error);
         }
         shard.record_unknown_blocks().await;
-        if let Err(error) = shard.mark_undestaged(false).await {
-            shard.draining.set(false);
-            closed.open_again();
-            return Err(error.into());
-        }
+        shard.remove_mark_within(UNMARK_TIMEOUT).await;
         shard.drop_all_blocks();
         shard.stop();
         Ok(())

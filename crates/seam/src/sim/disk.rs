@@ -19,8 +19,8 @@ use super::{SimBlock, SimBlockMut, SimSeam};
 use crate::block::pieces_len;
 use crate::model::{Access, Ssd};
 use crate::{
-    AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry, Nanos, PendingRequest, PendingRequests, Piece,
-    PieceMut, SECTOR_BYTES,
+    AllocationExtent, Disk, DiskError, DiskOpen, DiskResult, Geometry, Lineage, Nanos, PendingRequest, PendingRequests,
+    Piece, PieceMut, SECTOR_BYTES,
 };
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
@@ -101,6 +101,8 @@ pub(super) struct DiskInner {
     pub(super) vanished: Cell<bool>,
     /// Marked as lacking flushed writes; durable at once.
     pub(super) is_marked: Cell<bool>,
+    /// The lineage of the ownership by this world's process.
+    pub(super) lineage: RefCell<Option<Lineage>>,
     /// Openings with write access, at most 1.
     writers: Cell<u32>,
 }
@@ -134,6 +136,7 @@ impl DiskInner {
             connection_epoch: Cell::new(1),
             vanished: Cell::new(false),
             is_marked: Cell::new(false),
+            lineage: RefCell::default(),
             writers: Cell::new(0),
         })
     }
@@ -677,10 +680,23 @@ impl Disk<SimSeam> for SimDisk {
         self.0.disk.connection_epoch.get()
     }
 
+    fn lineage(&self) -> Option<Lineage> {
+        self.0.disk.lineage.borrow().clone()
+    }
+
     async fn mark_undestaged(&self, is_marked: bool) -> DiskResult<()> {
-        let world = &self.0.disk.world;
-        super::timer::Sleep::new(Rc::clone(world), world.now() + MARK_LATENCY).await;
-        self.0.disk.is_marked.set(is_marked);
+        let disk = &self.0.disk;
+        let fault = disk.faults.borrow_mut().draw_fault(Ops::MARK, 0, 0, disk.world.now(), &disk.world.disk_rng);
+        super::timer::Sleep::new(Rc::clone(&disk.world), disk.world.now() + MARK_LATENCY).await;
+        match fault {
+            None => disk.is_marked.set(is_marked),
+            Some(Fault::Error) => return Err(DiskError::Io("injected error of the mark".to_owned())),
+            Some(Fault::Hang) => {
+                let _pending = disk.pending.begin(disk.world.now());
+                std::future::pending::<()>().await;
+            }
+            Some(other) => panic!("{other:?} is no fault of a mark"),
+        }
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use super::disk::DiskInner;
 use super::disk_spec::{DiskCounts, SimDiskSpec, Timing};
 use super::fault::Rule;
 use super::world::World;
-use crate::Nanos;
+use crate::{Lineage, Nanos};
 
 impl World {
     /// Adds a new disk to the world, to be opened by its name.
@@ -86,6 +86,11 @@ impl DiskControl {
     /// True if the disk is marked as lacking flushed writes ([`Disk::mark_undestaged`](crate::Disk::mark_undestaged)).
     pub fn is_marked(&self) -> bool {
         self.0.is_marked.get()
+    }
+
+    /// Makes this process's ownership a part of a lineage: several machines may own the disk one after the other.
+    pub fn set_lineage(&self, id: &str) {
+        self.0.lineage.replace(Some(Lineage { id: id.to_owned(), reason: String::new() }));
     }
 
     /// Changes sectors without any user's knowledge; the change is unflushed like any write.

@@ -2,14 +2,14 @@
 //!
 //! | fault | operation | effect |
 //! |---|---|---|
-//! | `Error` | any | input/output error; part of a write may have landed |
+//! | `Error` | any | input/output error; part of a write may have landed. A change of the mark has not |
 //! | `NoSpace` | write, zero | no space left; nothing landed |
 //! | `Torn` | write | acknowledged, but only some leading sectors landed |
 //! | `Lost` | write, zero | acknowledged, nothing landed |
 //! | `BitFlip` | read, write | one bit of one sector differs, in the returned or in the stored data |
 //! | `Misdirected` | write | acknowledged, landed one logical block further |
 //! | `Stall` | any | completes later by this time |
-//! | `Hang` | any | not answered until [`super::DiskControl::complete_hung`], or never |
+//! | `Hang` | any | not answered until [`super::DiskControl::complete_hung`], or never; a change of the mark never |
 //! | `Vanish` | any | the disk is gone until [`super::DiskControl::come_back`]; operations in flight fail |
 //! | `Reconnect` | any | new connection epoch at once; unflushed data may be lost, operations in flight fail or end |
 //! | `FlushLies` | flush | acknowledged, nothing became durable |
@@ -64,7 +64,10 @@ impl Ops {
     pub const ZERO: Ops = Ops(8);
     /// All operations that change content.
     pub const CHANGE: Ops = Ops(2 | 8);
-    /// All operations.
+    /// Changes of the mark ([`Disk::mark_undestaged`](crate::Disk::mark_undestaged)): only [`Fault::Error`] and
+    /// [`Fault::Hang`].
+    pub const MARK: Ops = Ops(16);
+    /// All operations but changes of the mark.
     pub const ALL: Ops = Ops(15);
 
     pub(super) fn has(self, other: Ops) -> bool {
