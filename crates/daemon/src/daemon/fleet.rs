@@ -73,9 +73,10 @@ impl Daemon {
         self.volumes.end_claim(name);
         self.standbys.forget(name);
         if let Err(failure) = attached {
-            self.volumes.stay_on_standby(name, &failure, before);
             let kind = if failure.kind == ErrorKind::Unavailable { ErrorKind::Conflict } else { failure.kind };
-            let message = match self.volumes.find(name).as_ref().and_then(KnownVolume::standby) {
+            let known = self.volumes.find(name);
+            self.volumes.stay_on_standby(name, &failure, before);
+            let message = match known.as_ref().and_then(KnownVolume::standby) {
                 Some(report) => format!("volume {name} was not taken over: {} now", standby_text(report)),
                 None => failure.message,
             };

@@ -120,7 +120,7 @@ fn volume_moves_under_a_writer_to_the_named_host_and_back() {
         let content = target.connect("v").read_all().expect("the volume is read");
         assert_eq!(history.check_after_crash(&content), [], "{text}");
         assert_eq!(status(to)["fleet"]["is_owner"], true);
-        assert_eq!(status(&third)["fleet"]["owner"], name);
+        wait_for("the third host's look", || (status(&third)["fleet"]["owner"] == name).then_some(()));
     }
     third.stop();
     second.stop();
