@@ -161,8 +161,8 @@ impl<S: Seam> Shard<S> {
         self.disk.mark_undestaged(is_marked).await
     }
 
-    /// Removes the mark of the backing, whose data is complete. After an error, or without an answer within `limit`, the
-    /// mark may stay: it keeps other machines off, and nothing is lost. The backing logs that.
+    /// Removes the mark of the backing, whose data is complete. After an error, or without an answer within `limit`,
+    /// the mark may stay: it keeps other machines off, and nothing is lost. The backing logs that.
     pub async fn remove_mark_within(&self, limit: Nanos) {
         drop(within(self.seam().sleep(limit), self.mark_undestaged(false)).await);
     }

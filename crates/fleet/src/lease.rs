@@ -26,7 +26,7 @@ pub(crate) struct Renewal {
 #[derive(Clone, Debug)]
 pub(crate) struct ReleasedFence {
     pub client: StorageClient,
-    /// The orders to fence, each of which suffices.
+    /// The orders to fence without an answer, each of which suffices.
     pub ops: Vec<OpId>,
     pub ordered_at: Nanos,
     /// The data path wants to write to the image.

@@ -16,6 +16,9 @@ pub(crate) const OPERATION_TIMEOUT: Nanos = Nanos::from_secs(5);
 pub(crate) const SESSION_TIMEOUT: Nanos = Nanos::from_secs(10);
 /// Time after which the order to fence the session of an owner that has released the volume is repeated.
 pub(crate) const FENCE_TIMEOUT: Nanos = Nanos::from_secs(10);
+/// Orders to fence such a session that may be without an answer at the same time: the answer to any of them suffices,
+/// however late it comes.
+pub(crate) const FENCE_ORDERS_MAX: usize = 8;
 /// Longest time for which a clock may stand still while its lease is believed.
 pub(crate) const CLOCK_MARGIN: Nanos = Nanos::from_secs(2);
 /// Pause between two looks at the owner, or two requests for a hand-over, while requests wait.

@@ -512,6 +512,34 @@ fn fence_of_a_released_session_without_an_answer_is_repeated() {
     assert!(!actions.iter().any(|action| matches!(action, Action::Fence { .. })), "{actions:?}");
 }
 
+/// Lets time pass; returns the orders to fence of that time.
+fn fences_within(node: &mut Fixture, seconds: u64) -> Vec<OpId> {
+    let mut fences = Vec::new();
+    for _ in 0..seconds {
+        node.now += Nanos::from_secs(1);
+        let ordered = |action| if let Action::Fence { op, .. } = action { Some(op) } else { None };
+        fences.extend(node.handle(Event::Tick).into_iter().filter_map(ordered));
+    }
+    fences
+}
+
+#[test]
+fn fences_of_a_released_session_without_an_answer_are_bounded() {
+    const FENCES_MAX: usize = 8;
+    let mut node = Fixture::new();
+    let first = claim_released(&mut node);
+    let fences = fences_within(&mut node, 600);
+    assert_eq!(fences.len(), FENCES_MAX - 1, "the first one, and its repetitions");
+    // An order that has failed is repeated.
+    for fence in &fences[..2] {
+        node.handle(Event::Storage { op: *fence, result: Err(StorageError::TimedOut) });
+    }
+    assert_eq!(fences_within(&mut node, 600).len(), 2);
+    node.handle(Event::DestageWanted);
+    node.answer(first, StorageAnswer::Done);
+    assert_eq!(fences_within(&mut node, 600), [], "the first order suffices, if its answer comes late");
+}
+
 #[test]
 fn record_copied_with_its_image_names_no_owner() {
     let mut node = Fixture::new();

@@ -1,4 +1,4 @@
-//! What a server says about an export.
+//! Properties of an export, which the handshake determines.
 
 /// Properties of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_ownership_has_an_unknown_owner_who_has_released_nothing() {
+    fn damaged_record_means_an_unknown_owner_without_a_release() {
         for text in ["", "x", "3", "3 7", "3 7 released any", "3 zz host a at b released any"] {
             let owner = ImageOwner::parse_or_unknown(text);
             assert_eq!((owner.token, owner.host.as_str(), owner.release), (0, UNKNOWN, None), "{text}");

@@ -3,19 +3,19 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::expected::Expected;
 use super::host_name::machine_name;
-use super::status::Expected;
 
 /// Before the claim of a first start.
 const CLAIM: &str = "--claim";
-/// Before the names of data that may be lost, separated by commas ([`Mark::show_id`](super::Mark::show_id)).
+/// Before the names of data that may be lost, separated by commas ([`show_mark_id`](super::show_mark_id)).
 const GIVE_UP: &str = "--give-up";
 /// Before the identity and the lineage that a start after a crash must continue.
 const AGAIN: &str = "--again";
 /// Before the take-over of a volume on standby.
 const STANDBY: &str = "--standby";
 
-/// What permits a host that is not the last owner of an image to claim it.
+/// The reason for which a host that is not the last owner of an image may claim it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Claim {
     /// The image's record alone: it names no owner, or the owner has released it.
@@ -91,7 +91,7 @@ impl TakeOver {
 pub enum Purpose {
     /// Serve the image for a daemon that does not have it yet.
     First {
-        /// What permits to claim the image of another host.
+        /// The reason for which it may claim the image of another host.
         claim: Claim,
         /// Names of data that may be lost.
         given_up: Vec<String>,
@@ -134,7 +134,7 @@ impl Invocation {
         arguments
     }
 
-    /// Parses the arguments; `None` without an address. What is missing or damaged permits least.
+    /// Parses the arguments; `None` without an address. A missing or damaged claim counts as [`Claim::Record`].
     pub fn parse(arguments: impl Iterator<Item = String>) -> Option<Invocation> {
         let arguments: Vec<String> = arguments.collect();
         let mut words = arguments.into_iter();

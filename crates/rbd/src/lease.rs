@@ -3,7 +3,18 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rbd::{boot_ms, expired_for};
+use rbd::{LEASE, boot_ms, expired_for};
+
+/// Longest pause between two checks of the lock at the storage. A change of the image's header ends it.
+pub const CHECK_PAUSE: Duration = Duration::from_secs(5);
+
+/// Time-out of the watch of a silent client, after which another one breaks its lock.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(30);
+
+const _: () = {
+    assert!(LEASE.as_secs() < WATCH_TIMEOUT.as_secs(), "the lease ends before the watch of a silent client does");
+    assert!(LEASE.as_secs() > 3 * CHECK_PAUSE.as_secs(), "a lease outlasts checks that have no answer");
+};
 
 /// The time for which the last successful check of the lock is valid, by a clock that also runs while the machine is
 /// suspended.
@@ -37,14 +48,11 @@ impl Lease {
 
 #[cfg(test)]
 mod tests {
-    use rbd::LEASE;
-
     use super::*;
 
     #[test]
-    fn lease_ends_before_the_watch_of_a_silent_client_does() {
+    fn lease_ends_a_fixed_time_after_the_last_successful_check() {
         let (lease, ms) = (Lease(AtomicU64::new(1000)), LEASE.as_millis() as u64);
-        assert!(ms < 30_000 && ms > 15_000);
         assert!(!lease.is_expired_at(1000 + ms));
         assert!(lease.is_expired_at(1001 + ms));
         lease.renew(9000);

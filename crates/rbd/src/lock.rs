@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rbd::{Claim, Expected, LEASE, Mark, Purpose, Release, StandbyReport, Status, boot_ms};
+use rbd::{Claim, Expected, LEASE, Mark, Purpose, Release, StandbyReport, Status, boot_ms, show_mark_id};
 
 use super::control::Control;
 use super::ffi::{CephError, Image};
@@ -22,9 +22,8 @@ use super::owner_record::{
     is_undisturbed, living_owner, stranger,
 };
 use super::record_file::RecordFile;
-use super::standby::report_of;
-use super::standing::{Facts, Standing, standing};
-use super::undestaged::UndestagedMark;
+use super::standing::{Facts, Standing, report_of, standing};
+use super::undestaged::{UndestagedMark, keep_mark, mark_of, remove_mark};
 
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -134,10 +133,12 @@ impl HelperStart {
 
     /// Checks the mark of another host. Returns it if its data may be lost.
     fn check(&self, mark: Option<UndestagedMark>) -> Result<Option<u64>, LockError> {
-        let (HelperStart::First(_, given_up), Some(mark)) = (self, mark) else { return Ok(None) };
-        match given_up.contains(&Mark::show_id(mark.id)) {
+        let (HelperStart::First(_, given_up), Some(UndestagedMark { mark, .. })) = (self, mark) else {
+            return Ok(None);
+        };
+        match given_up.contains(&show_mark_id(mark.id)) {
             true => Ok(Some(mark.id)),
-            false => Err(LockError::Undestaged(Mark { id: mark.id, host: mark.host })),
+            false => Err(LockError::Undestaged(mark)),
         }
     }
 
@@ -271,7 +272,7 @@ pub fn acquire(
             _ => LockError::Ceph(error),
         })?;
         let now = look_beside(image, &own)?;
-        // That client is blocked, at the header's storage at least: none of its checks succeeds that begins from now on.
+        // That client is blocked, at the header's storage at least: none of its checks that begins now succeeds.
         let lease = LEASE + LEASE_RESERVE;
         served_from_ms = is_former_alive.then(|| boot_ms() + lease.as_millis() as u64);
         interruption = interruption.or(is_free(known.as_ref(), &before, &now).err());
@@ -342,7 +343,7 @@ pub fn acquire(
         token: new_token,
         token_before,
         address: own,
-        undestaged: own_mark.map(|mark| mark.id).or(kept_number),
+        undestaged: own_mark.map(|own| own.mark.id).or(kept_number),
         claims,
         ..OwnerRecord::unowned(file.id().clone())
     };
@@ -350,7 +351,7 @@ pub fn acquire(
     file.write(&record).map_err(failed)?;
     image.set_owner(&owner.encode())?;
     if given_up.is_some() {
-        image.set_undestaged(None)?;
+        remove_mark(image)?;
     }
     let lock = OwnedLock { file, record, owner, served_from_ms, given_up, folder: folder_text };
     lock.keep_mark(image)?;
@@ -367,7 +368,7 @@ impl OwnedLock {
     /// number of the mark first: after a crash between the two, a mark is known as the host's own.
     pub fn mark_undestaged(&mut self, image: &Image, is_marked: bool) -> Result<(), LockError> {
         let failed = |error| LockError::Record(self.folder.clone(), error);
-        let present = mark_of(image)?.filter(|mark| self.record.undestaged == Some(mark.id));
+        let present = mark_of(image)?.filter(|present| self.record.undestaged == Some(present.mark.id));
         match (is_marked, present) {
             (true, Some(_)) => {}
             (true, None) => {
@@ -376,9 +377,7 @@ impl OwnedLock {
                 self.keep_mark(image)?;
             }
             (false, _) => {
-                if image.undestaged()?.is_some() {
-                    image.set_undestaged(None)?;
-                }
+                remove_mark(image)?;
                 if self.record.undestaged.take().is_some() {
                     self.file.write(&self.record).map_err(failed)?;
                 }
@@ -390,11 +389,7 @@ impl OwnedLock {
     /// Makes the mark that the record names again, if it is missing.
     pub fn keep_mark(&self, image: &Image) -> Result<(), LockError> {
         let Some(id) = self.record.undestaged else { return Ok(()) };
-        if mark_of(image)?.is_none_or(|mark| mark.id != id) {
-            let mark = UndestagedMark { id, image_id: image.id()?, host: self.owner.host.clone() };
-            image.set_undestaged(Some(&mark.encode()))?;
-        }
-        Ok(())
+        Ok(keep_mark(image, Mark { id, host: self.owner.host.clone() })?)
     }
 
     /// Number of the ownership.
@@ -440,13 +435,6 @@ pub fn look(image: &Image) -> Result<Sighting, CephError> {
     let recorded = recorded.filter(|owner| owner.is_of(&image_id));
     let clients = image.watchers()?.into_iter().map(|watcher| watcher.address).collect();
     Ok(Sighting { recorded, lock: image.lock_owner()?, header_version, clients })
-}
-
-/// The mark of undestaged data. That of another image, of which this one is a clone or a copy, is none.
-pub fn mark_of(image: &Image) -> Result<Option<UndestagedMark>, CephError> {
-    let Some(text) = image.undestaged()? else { return Ok(None) };
-    let image_id = image.id()?;
-    Ok(Some(UndestagedMark::parse(&text, &image_id)).filter(|mark| mark.image_id == image_id))
 }
 
 /// The present state of the image without this process's client at `own`.

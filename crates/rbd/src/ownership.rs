@@ -11,15 +11,13 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use super::control::Control;
 use super::ffi::{CephError, HeaderChanges, Image};
-use super::lease::Lease;
+use super::lease::{CHECK_PAUSE, Lease};
 use super::lock::{OwnedLock, look};
 use super::owner_record::Sighting;
 
 /// Time after the end of the daemon in which requests in flight end and the lock is released. Then this process ends in
 /// any case; the next helper of the state directory breaks a lock that is left behind.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest pause between two checks of the lock at the storage. A change of the image's header ends it.
-const CHECK_PAUSE: Duration = Duration::from_secs(5);
 /// Shortest pause between two checks.
 const CHECK_PAUSE_MIN: Duration = Duration::from_millis(200);
 /// Pause between two checks of the lease without a request.
@@ -180,14 +178,14 @@ impl Ownership {
     pub fn obey(self: &Arc<Self>, orders: Receiver<Order>, image: &Arc<Image>, lock: &Arc<Mutex<OwnedLock>>) {
         let (ownership, image, lock) = (Arc::clone(self), Arc::downgrade(image), Arc::clone(lock));
         std::thread::spawn(move || {
-            for Order::MarkUndestaged(is_marked) in orders {
+            for Order { number, is_marked } in orders {
                 let Some(image) = image.upgrade() else { return };
                 ownership.end_if_expired();
                 let mut lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
                 let status = match lock.mark_undestaged(&image, is_marked) {
                     _ if ownership.is_lost() => continue,
-                    Ok(()) => Status::Marked(is_marked),
-                    Err(error) => Status::NotMarked(error.to_string()),
+                    Ok(()) => Status::Marked(number),
+                    Err(error) => Status::NotMarked(number, error.to_string()),
                 };
                 ownership.control.send(&status);
             }

@@ -4,16 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rbd::{Claim, ImageSpec, Mark, StandbyReport, Status, TakeOver, boot_ms};
+use rbd::{Claim, ImageSpec, Status, TakeOver, boot_ms};
 
 use super::StartError;
 use super::control::Control;
 use super::ffi::{self, Cluster, Image};
-use super::lock::{LockError, Site, look, mark_of};
+use super::lock::{LockError, Site, look};
 use super::owner_record::{KnownRecord, Sighting};
 use super::record_file::RecordFile;
-use super::standing::{AbsenceClock, Facts, Standing, standing};
-use super::undestaged::UndestagedMark;
+use super::standing::{AbsenceClock, Facts, Standing, report_of, standing};
+use super::undestaged::mark_of;
 
 /// Pause between two reads of the owner's record, one operation each: a release is seen so soon.
 const RECORD_PAUSE: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ fn peek(folder: &Path, identity: &str) -> Result<Option<KnownRecord>, LockError>
     RecordFile::peek(folder, identity).map_err(|error| LockError::Record(folder.display().to_string(), error))
 }
 
-/// What permits this host to claim the image now, without a command.
+/// The reason for which this host may claim the image now without a command.
 fn claim_of(
     (known, now): (Option<&KnownRecord>, &Sighting),
     (take_over, absent_for): (TakeOver, Duration),
@@ -69,19 +69,6 @@ fn claim_of(
         _ => None,
     };
     [Some(Claim::Record), absent].into_iter().flatten().find(is_permitted)
-}
-
-/// The report of a look.
-pub fn report_of(now: &Sighting, mark: Option<UndestagedMark>, claim: Option<Claim>) -> StandbyReport {
-    let owner = now.recorded.as_ref();
-    StandbyReport {
-        owner: owner.map_or_else(|| "unknown".to_owned(), |owner| owner.host.clone()),
-        epoch: owner.map_or(0, |owner| owner.epoch),
-        has_client: !now.clients.is_empty(),
-        release: owner.and_then(|owner| owner.release.clone()),
-        mark: mark.map(|mark| Mark { id: mark.id, host: mark.host }),
-        claim,
-    }
 }
 
 /// Refuses a first start of a host that has to stay on standby. `image` is open for reading only.

@@ -1,8 +1,8 @@
-//! What a host on standby knows of an image and its owner.
+//! The report of a host on standby about an image and its owner.
 
 use super::invocation::Claim;
+use super::mark::{Mark, parse_mark_id, show_mark_id};
 use super::release::Release;
-use super::status::Mark;
 
 /// The owner of an image, as another host sees it. Its text form is one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct StandbyReport {
     pub release: Option<Release>,
     /// The image lacks flushed writes that a host may have.
     pub mark: Option<Mark>,
-    /// What permits this host to claim the image now, without a command.
+    /// The reason for which this host may claim the image now without a command.
     pub claim: Option<Claim>,
 }
 
@@ -27,7 +27,7 @@ impl StandbyReport {
         let StandbyReport { owner, epoch, has_client, release, mark, claim } = self;
         let (release, claim) = (release.as_ref().map(Release::encode), claim.as_ref().map(Claim::encode));
         let none = || "-".to_owned();
-        let mark = mark.as_ref().map_or_else(none, |mark| format!("{} {}", Mark::show_id(mark.id), mark.host));
+        let mark = mark.as_ref().map_or_else(none, |mark| format!("{} {}", show_mark_id(mark.id), mark.host));
         let (release, claim) = (release.unwrap_or_else(none), claim.unwrap_or_else(none));
         format!("{epoch} {has_client} {release} {claim} {owner} {mark}")
     }
@@ -44,7 +44,7 @@ impl StandbyReport {
         let owner = words.next()?.to_owned();
         let mark = match words.next()? {
             "-" => None,
-            id => Some(Mark { id: u64::from_str_radix(id, 16).ok()?, host: words.next()?.to_owned() }),
+            id => Some(Mark { id: parse_mark_id(id)?, host: words.next()?.to_owned() }),
         };
         Some(StandbyReport { owner, epoch, has_client, release, mark, claim })
     }

@@ -6,11 +6,12 @@
 
 use std::time::Duration;
 
-use rbd::Claim;
+use rbd::{Claim, StandbyReport};
 
 use super::image_owner::ImageOwner;
 use super::locality::Locality;
 use super::owner_record::{KnownRecord, Sighting, continues, living_owner};
+use super::undestaged::UndestagedMark;
 
 /// Longest pause between two looks of one absence: the owner could come and go in a longer one.
 const LOOK_PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -41,7 +42,7 @@ impl Tie {
     }
 }
 
-/// What the rule depends on.
+/// The facts that the rule depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// The owner of this image in its metadata.
@@ -105,6 +106,19 @@ pub fn standing(facts: &Facts<'_>, claim: &Claim, host: &str) -> Standing {
         }
         Claim::Adoption if !facts.has_living_owner => Standing::Inherited,
         Claim::Record | Claim::Command { .. } | Claim::Absent(_) | Claim::Adoption => Standing::Standby,
+    }
+}
+
+/// The report of a look.
+pub fn report_of(now: &Sighting, mark: Option<UndestagedMark>, claim: Option<Claim>) -> StandbyReport {
+    let owner = now.recorded.as_ref();
+    StandbyReport {
+        owner: owner.map_or_else(|| "unknown".to_owned(), |owner| owner.host.clone()),
+        epoch: owner.map_or(0, |owner| owner.epoch),
+        has_client: !now.clients.is_empty(),
+        release: owner.and_then(|owner| owner.release.clone()),
+        mark: mark.map(|mark| mark.mark),
+        claim,
     }
 }
 

@@ -1,6 +1,8 @@
 //! Messages from `hotset-rbd` to the daemon: one line of text each, on the control channel.
 
+use super::expected::Expected;
 use super::line::LINE_BYTES_MAX;
+use super::mark::{Mark, parse_mark_id, show_mark_id};
 use super::standby_report::StandbyReport;
 
 /// The ownership of an image.
@@ -18,50 +20,6 @@ pub struct Ownership {
     pub reason: String,
 }
 
-/// The mark of an image that lacks flushed writes which another host may have.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// Identifies the mark, and the data.
-    pub id: u64,
-    /// The name of the host.
-    pub host: String,
-}
-
-impl Mark {
-    /// The name of the data.
-    pub fn show_id(id: u64) -> String {
-        format!("{id:016x}")
-    }
-}
-
-/// The image and the lineage that the helpers of one daemon must continue. Their text form is the arguments of a helper
-/// that is started again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expected {
-    /// The identity of the image: the cluster's fsid, the pool's number, the namespace and the image's ID.
-    pub identity: String,
-    /// Ownerships of one lineage are those between which no other client can have written.
-    pub lineage: u64,
-}
-
-impl Expected {
-    /// The lineage as text.
-    pub fn show_lineage(&self) -> String {
-        format!("{:016x}", self.lineage)
-    }
-
-    /// Parses the text form.
-    pub fn parse(identity: &str, lineage: &str) -> Option<Expected> {
-        let lineage = u64::from_str_radix(lineage, 16).ok()?;
-        Some(Expected { identity: identity.to_owned(), lineage })
-    }
-
-    /// The ID of the image in its pool, and in its namespace.
-    pub fn image_id(&self) -> Option<&str> {
-        self.identity.rsplit('/').next()
-    }
-}
-
 /// A message about the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -75,10 +33,11 @@ pub enum Status {
     Failed(String),
     /// A check that began at this time, in milliseconds of this boot, has proven the ownership again.
     Renewed(u64),
-    /// The image was marked as lacking flushed writes, or the mark was removed.
-    Marked(bool),
-    /// That failed.
-    NotMarked(String),
+    /// The order with this number was carried out: the image was marked as lacking flushed writes, or the mark was
+    /// removed.
+    Marked(u64),
+    /// The order with this number failed, for this reason.
+    NotMarked(u64, String),
     /// The image has a mark of another host; the process ends.
     Undestaged(Mark),
     /// Another host owns the image; a process that was to serve it ends.
@@ -97,14 +56,14 @@ impl Status {
         let line = match self {
             Status::Progress(text) => format!("progress {text}"),
             Status::Ready(Ownership { image, proven_ms, given_up, epoch, reason }) => {
-                let given_up = Mark::show_id(given_up.unwrap_or(0));
+                let given_up = show_mark_id(given_up.unwrap_or(0));
                 format!("ready {} {} {proven_ms} {given_up} {epoch} {reason}", image.identity, image.show_lineage())
             }
             Status::Renewed(proven_ms) => format!("renewed {proven_ms}"),
             Status::Busy(text) => format!("busy {text}"),
-            Status::Marked(is_marked) => format!("marked {is_marked}"),
-            Status::NotMarked(text) => format!("not-marked {text}"),
-            Status::Undestaged(Mark { id, host }) => format!("undestaged {} {host}", Mark::show_id(*id)),
+            Status::Marked(number) => format!("marked {number}"),
+            Status::NotMarked(number, text) => format!("not-marked {number} {text}"),
+            Status::Undestaged(Mark { id, host }) => format!("undestaged {} {host}", show_mark_id(*id)),
             Status::Standby(report) => format!("standby {}", report.encode()),
             Status::Released => "released".to_owned(),
             Status::NotReleased(text) => format!("not-released {text}"),
@@ -131,17 +90,20 @@ impl Status {
                 let (given_up, rest) = rest.split_once(' ')?;
                 let (epoch, reason) = rest.split_once(' ').unwrap_or((rest, ""));
                 let (image, proven_ms) = (Expected::parse(identity, lineage)?, proven_ms.parse().ok()?);
-                let given_up = Some(u64::from_str_radix(given_up, 16).ok()?).filter(|id| *id != 0);
+                let given_up = Some(parse_mark_id(given_up)?).filter(|id| *id != 0);
                 let (epoch, reason) = (epoch.parse().ok()?, reason.to_owned());
                 Status::Ready(Ownership { image, proven_ms, given_up, epoch, reason })
             }
             "renewed" => Status::Renewed(text.parse().ok()?),
             "busy" => Status::Busy(text),
             "marked" => Status::Marked(text.parse().ok()?),
-            "not-marked" => Status::NotMarked(text),
+            "not-marked" => {
+                let (number, text) = text.split_once(' ')?;
+                Status::NotMarked(number.parse().ok()?, text.to_owned())
+            }
             "undestaged" => {
                 let (id, host) = text.split_once(' ')?;
-                Status::Undestaged(Mark { id: u64::from_str_radix(id, 16).ok()?, host: host.to_owned() })
+                Status::Undestaged(Mark { id: parse_mark_id(id)?, host: host.to_owned() })
             }
             "standby" => Status::Standby(StandbyReport::parse(&text)?),
             "not-released" => Status::NotReleased(text),
@@ -173,9 +135,8 @@ mod tests {
             Status::NotReleased(text()),
             Status::Renewed(8),
             Status::Busy(text()),
-            Status::Marked(true),
-            Status::Marked(false),
-            Status::NotMarked(text()),
+            Status::Marked(7),
+            Status::NotMarked(8, text()),
             Status::Undestaged(Mark { id: 9, host: text() }),
             Status::Failed(text()),
             Status::Lost(text()),

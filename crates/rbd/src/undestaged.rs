@@ -3,41 +3,66 @@
 //! The daemon orders the mark before its log answers a first flush for the volume, and its removal once the image has
 //! all data. An image with a mark of another host is not opened.
 
+use rbd::{Mark, parse_mark_id, show_mark_id};
+
+use super::ffi::{CephError, Image};
 use super::locality::Locality;
 use super::owner_record::KnownRecord;
 
 /// The mark, in the image's metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UndestagedMark {
-    /// Identifies the mark. The owner's record of the host that made it has the same number.
-    pub id: u64,
+    /// The mark. The owner's record of the host that made it has the same number.
+    pub mark: Mark,
     /// The ID of the image: a clone or a copy of it has the same metadata.
     pub image_id: String,
-    /// The name of the host, for messages.
-    pub host: String,
+}
+
+/// The mark of undestaged data. That of another image, of which this one is a clone or a copy, is none.
+pub fn mark_of(image: &Image) -> Result<Option<UndestagedMark>, CephError> {
+    let Some(text) = image.undestaged()? else { return Ok(None) };
+    let image_id = image.id()?;
+    Ok(Some(UndestagedMark::parse(&text, &image_id)).filter(|found| found.image_id == image_id))
+}
+
+/// Makes the mark, unless the image has it.
+pub fn keep_mark(image: &Image, mark: Mark) -> Result<(), CephError> {
+    if mark_of(image)?.is_some_and(|found| found.mark.id == mark.id) {
+        return Ok(());
+    }
+    let mark = UndestagedMark { mark, image_id: image.id()? };
+    image.set_undestaged(Some(&mark.encode()))
+}
+
+/// Removes the mark, also that of another image that a clone has. It may be gone already.
+pub fn remove_mark(image: &Image) -> Result<(), CephError> {
+    match image.undestaged()? {
+        Some(_) => image.set_undestaged(None),
+        None => Ok(()),
+    }
 }
 
 impl UndestagedMark {
     /// The mark in a metadata value; a damaged one is the mark of an unknown host.
     pub fn parse(text: &str, image_id: &str) -> UndestagedMark {
         let mut words = text.splitn(3, ' ');
-        let id = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
+        let id = words.next().and_then(parse_mark_id);
         let parsed = id.zip(words.next().zip(words.next()));
         let (id, image_id, host) = match parsed {
             Some((id, (image_id, host))) => (id, image_id, host),
             None => (u64::MAX, image_id, "UNKNOWN"),
         };
-        UndestagedMark { id, image_id: image_id.to_owned(), host: host.to_owned() }
+        UndestagedMark { mark: Mark { id, host: host.to_owned() }, image_id: image_id.to_owned() }
     }
 
     /// The metadata value.
     pub fn encode(&self) -> String {
-        format!("{:016x} {} {}", self.id, self.image_id, self.host)
+        format!("{} {} {}", show_mark_id(self.mark.id), self.image_id, self.mark.host)
     }
 
     /// True if the record has the number of the mark. The record may be a copy.
     pub fn has_number_of(&self, known: Option<&KnownRecord>) -> bool {
-        known.is_some_and(|known| known.record.undestaged == Some(self.id))
+        known.is_some_and(|known| known.record.undestaged == Some(self.mark.id))
     }
 
     /// True if this host made the mark of this image: its state directory knows which data its log has. A copied record
@@ -56,7 +81,7 @@ mod tests {
 
     #[test]
     fn mark_belongs_to_the_state_directory_that_made_it() {
-        let mark = UndestagedMark { id: 7, image_id: "a1".to_owned(), host: "alpha".to_owned() };
+        let mark = UndestagedMark { mark: Mark { id: 7, host: "alpha".to_owned() }, image_id: "a1".to_owned() };
         assert_eq!(UndestagedMark::parse(&mark.encode(), "a1"), mark);
         let file = LockFileId { boot: "b".to_owned(), machine: "m".to_owned(), device: 1, inode: 2 };
         let known = |undestaged, locality| KnownRecord {

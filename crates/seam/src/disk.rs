@@ -63,7 +63,7 @@ pub enum DiskError {
     Standby {
         /// Name of that host.
         owner: String,
-        /// What is known of it, for the caller that opens the storage.
+        /// A report of the owner, for the caller that opens the storage.
         report: String,
     },
     /// This process has lost the storage to another one for good.

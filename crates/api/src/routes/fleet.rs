@@ -35,7 +35,7 @@ async fn list_fleet(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<FleetV
 /// The outcome of a drain.
 #[derive(Serialize, ToSchema)]
 struct Drained {
-    /// What was released, in sentences.
+    /// The released volumes, in sentences.
     #[serde(rename = "said")]
     messages: Vec<String>,
 }

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::{Backing, CacheMode, Volume, VolumeSpec, WritePolicy};
+use engine::{AttachError, Backing, CacheMode, Volume, VolumeSpec, WritePolicy};
 use futures_util::future::{Either, FutureExt, join, join_all, select};
 use futures_util::stream::{self, StreamExt};
 use messages::{ErrorKind, Failure};
@@ -65,7 +65,7 @@ pub enum AttachOutcome {
 /// volume's dirty data from the memory of an earlier daemon into this one's.
 pub struct LateAttach {
     core: usize,
-    outcome: oneshot::Receiver<Result<bool, String>>,
+    outcome: oneshot::Receiver<AttachResult>,
 }
 
 impl LateAttach {
@@ -75,8 +75,15 @@ impl LateAttach {
     }
 }
 
-fn result_of(outcome: Result<Result<bool, String>, CoreEnded>) -> AttachResult {
-    outcome.map_err(core_ended)?.map_err(|text| Failure::new(ErrorKind::Conflict, text))
+fn result_of(outcome: Result<AttachResult, CoreEnded>) -> AttachResult {
+    outcome.map_err(core_ended)?
+}
+
+/// The failure of a volume that the engine has not attached. Only the storage of the backing can refuse a mark, and the
+/// attach is retried as for a backing that cannot be opened.
+fn failure_of(error: &AttachError) -> Failure {
+    let kind = if matches!(error, AttachError::Mark(..)) { ErrorKind::Unavailable } else { ErrorKind::Conflict };
+    Failure::new(kind, error.to_string())
 }
 
 /// A backing's key in its core's map of open backings and the facts about it, or why it could not be opened.
@@ -188,7 +195,7 @@ async fn open_with_timeout(local: &CoreLocal, plan: &OpenPlan) -> OpenResult {
 async fn attach_within(local: Rc<CoreLocal>, core: usize, request: AttachRequest, limit: Nanos) -> AttachOutcome {
     let backing = local.opened.borrow_mut().remove(&request.backing_key);
     let Some(backing) = backing else {
-        return AttachOutcome::Ended(result_of(Ok(Err("the backing was closed meanwhile".to_owned()))));
+        return AttachOutcome::Ended(Err(Failure::new(ErrorKind::Conflict, "the backing was closed meanwhile")));
     };
     let (disk, seam) = (backing.disk.clone(), local.seam.clone());
     let (sender, outcome) = oneshot::channel();
@@ -204,11 +211,7 @@ async fn attach_within(local: Rc<CoreLocal>, core: usize, request: AttachRequest
 }
 
 /// Attaches a volume, with its iSCSI unit and its vhost-user socket.
-async fn attach_with_front_ends(
-    local: &CoreLocal,
-    backing: Backing<RealSeam>,
-    request: AttachRequest,
-) -> Result<bool, String> {
+async fn attach_with_front_ends(local: &CoreLocal, backing: Backing<RealSeam>, request: AttachRequest) -> AttachResult {
     let AttachRequest { backing_key: _, spec, file_policy, unit, lost_before } = request;
     let name = spec.name.clone();
     // Boxed, because the compiler limits the depth of nested futures.
@@ -232,17 +235,16 @@ async fn attach_on_core(
     backing: Backing<RealSeam>,
     spec: VolumeSpec,
     file_policy: WritePolicy,
-) -> Result<bool, String> {
+) -> AttachResult {
     if spec.read_only && !local.images_with_content_of(spec.volume_id).is_empty() {
         let text =
             "a killed daemon left data of it in memory that is not on its backing; serve it without read_only first";
-        return Err(text.to_owned());
+        return Err(Failure::new(ErrorKind::Conflict, text));
     }
     let on_flash = local.engine.unclaimed().contains(&spec.volume_id);
     if on_flash && spec.read_only {
-        return Err(
-            "the flash log holds data of it that is not on its backing; serve it without read_only first".to_owned()
-        );
+        let text = "the flash log holds data of it that is not on its backing; serve it without read_only first";
+        return Err(Failure::new(ErrorKind::Conflict, text));
     }
     // A crash may have interrupted a change by command of the policy or the mode, which is repeated afterwards.
     let (policy, mode) = (spec.policy, spec.mode);
@@ -251,7 +253,7 @@ async fn attach_on_core(
         true => VolumeSpec { policy: file_policy, mode: CacheMode::Active, ..spec },
         false => spec,
     };
-    let volume = local.attach_recovered(spec, backing).await.map_err(|error| error.to_string())?;
+    let volume = local.attach_recovered(spec, backing).await.map_err(|error| failure_of(&error))?;
     if !recovers_first {
         return Ok(false);
     }
@@ -268,4 +270,29 @@ async fn attach_on_core(
         );
     }
     Ok(changed.is_err())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use config::{BackingSpec, VolumeConfig};
+
+    use super::super::super::volumes::Volumes;
+    use super::*;
+
+    fn is_retried(error: &AttachError) -> bool {
+        let volumes = Volumes::default();
+        let image = "rbd:vms/web".parse().expect("it is an address");
+        let config = VolumeConfig::new("web", BackingSpec::Rbd(image));
+        volumes.record_attached((config, true), Err(failure_of(error)));
+        !volumes.take_due(Instant::now() + Duration::from_secs(60)).is_empty()
+    }
+
+    #[test]
+    fn attach_whose_mark_failed_is_retried() {
+        let refused = DiskError::Open("the cluster does not answer".to_owned());
+        assert!(is_retried(&AttachError::Mark("web".to_owned(), refused)));
+        assert!(!is_retried(&AttachError::Exists("web".to_owned())), "only a change of the configuration helps");
+    }
 }

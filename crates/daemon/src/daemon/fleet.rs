@@ -3,7 +3,7 @@
 use control::ProgressSender;
 use messages::report::FleetReport;
 use messages::{Answer, ErrorKind, Failure};
-use rbd::{Claim, ImageSpec, Mark, Release, StandbyReport};
+use rbd::{Claim, ImageSpec, Release, StandbyReport};
 
 use super::super::rbd_helper::{HeldHelper, hold};
 use super::super::volumes::{KnownVolume, Placement, VolumeStatus, standby_text};
@@ -55,8 +55,8 @@ impl Daemon {
         Ok(Answer::Said(messages))
     }
 
-    /// `fleet take-over`: claims the image of a volume on standby. The owner's client is blocked; the host `from` has to
-    /// be the owner.
+    /// `fleet take-over`: claims the image of a volume on standby. The owner's client is blocked; the host `from` has
+    /// to be the owner.
     pub async fn take_over(
         &self,
         name: &str,
@@ -113,7 +113,7 @@ impl Daemon {
             (None, Some(standby)) => {
                 let StandbyReport { owner, epoch, has_client, release, mark, claim: _ } = standby.clone();
                 let released_to = release.map(|release| release.host().unwrap_or("any").to_owned());
-                let (undestaged_host, data) = mark.map(|mark| (mark.host, Mark::show_id(mark.id))).unzip();
+                let (undestaged_host, data) = mark.map(|mark| (mark.host, rbd::show_mark_id(mark.id))).unzip();
                 FleetReport {
                     owner,
                     ownership: epoch,

@@ -5,6 +5,7 @@
 //! its lock, and the loss of that lock. It ends when the daemon closes the channel or ends itself.
 
 mod hold;
+mod orders;
 mod standby;
 mod supervisor;
 
@@ -16,11 +17,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use nbd_client::{Change, DedicatedServer};
-use rbd::{Claim, ImageSpec, Mark, Order, Ownership, TakeOver};
-use seam::{DiskError, DiskResult, Lineage, Nanos};
+use rbd::{Claim, ImageSpec, Ownership, TakeOver, show_mark_id};
+use seam::{DiskError, Lineage, Nanos};
 use tokio::sync::oneshot;
 
 pub use self::hold::{HeldHelper, hold};
+use self::orders::{OrderEnd, Orders};
 pub use self::standby::StandbyWatch;
 use self::supervisor::Supervisor;
 use logging::{self as log, VOLUME};
@@ -49,8 +51,7 @@ struct Shared {
     proven_ms: AtomicU64,
     /// The control channel of the present process.
     control: Mutex<Option<UnixStream>>,
-    /// The order in progress.
-    order: Mutex<Option<PendingOrder>>,
+    orders: Mutex<Orders>,
     closing: AtomicBool,
     /// The process outlives the handle, until the hold on it ends.
     held: AtomicBool,
@@ -58,32 +59,18 @@ struct Shared {
     released: Mutex<Option<oneshot::Sender<Result<(), String>>>>,
 }
 
-/// An order to the helper, repeated if the helper is started again.
-struct PendingOrder {
-    is_marked: bool,
-    waiting: Vec<oneshot::Sender<DiskResult<()>>>,
-}
-
 impl Shared {
-    fn order(&self) -> MutexGuard<'_, Option<PendingOrder>> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends an order. A different one in progress has failed by that: nobody knows which one the helper carries out
-    /// last if it is started again.
-    fn send_order(&self, is_marked: bool) -> oneshot::Receiver<DiskResult<()>> {
-        let (ended, end) = oneshot::channel();
-        if self.order().as_ref().is_some_and(|order| order.is_marked != is_marked) {
-            self.fail_order(DiskError::Open("another mark of the image was ordered meanwhile".to_owned()));
-        }
-        match &mut *self.order() {
-            Some(order) => order.waiting.push(ended),
-            none => *none = Some(PendingOrder { is_marked, waiting: vec![ended] }),
-        }
+    /// Sends an order, or joins one in progress.
+    fn send_order(&self, is_marked: bool) -> OrderEnd {
+        let end = self.orders().begin(is_marked);
         self.repeat_order();
         // After the order was added: a loss or a failure from here on ends it too.
         let failure = self.lost.get().cloned().or_else(|| self.failure());
-        failure.into_iter().for_each(|error| self.fail_order(error));
+        failure.into_iter().for_each(|error| self.orders().fail(error));
         end
     }
 
@@ -93,27 +80,11 @@ impl Shared {
 
     /// Sends the order in progress to the present helper. Without one, the next helper gets it.
     fn repeat_order(&self) {
-        let order = self.order().as_ref().map(|order| Order::MarkUndestaged(order.is_marked));
+        let order = self.orders().pending();
         if let (Some(order), Some(control)) = (order, &mut *self.control()) {
             // A process that has ended is started again, and gets the order then.
             let (Ok(()) | Err(_)) = control.write_all(order.encode().as_bytes());
         }
-    }
-
-    /// Ends the order in progress, if it is this one.
-    fn end_order(&self, is_marked: bool, result: &DiskResult<()>) {
-        let mut order = self.order();
-        let ended = order.take_if(|order| order.is_marked == is_marked);
-        for waiting in ended.into_iter().flat_map(|order| order.waiting) {
-            // The receiver has given up if this fails.
-            let (Ok(()) | Err(_)) = waiting.send(result.clone());
-        }
-    }
-
-    /// Ends the order in progress with an error.
-    fn fail_order(&self, error: DiskError) {
-        let result = Err(error);
-        [true, false].into_iter().for_each(|is_marked| self.end_order(is_marked, &result));
     }
 
     fn control(&self) -> MutexGuard<'_, Option<UnixStream>> {
@@ -158,7 +129,7 @@ pub struct HelperPlan {
     pub folder: PathBuf,
     /// Name of this host among those that reach the image.
     pub host: String,
-    /// What permits this host to claim the image of another one.
+    /// The reason for which this host may claim the image of another one.
     pub claim: Claim,
     /// When it claims it by itself.
     pub take_over: TakeOver,
@@ -193,7 +164,7 @@ impl RbdHelper {
             serving.push((image.to_string(), Arc::downgrade(&helper.shared)));
         }
         let (opened, opening) = oneshot::channel();
-        let supervisor = Supervisor::new((plan, limit), helper.socket.clone(), Arc::clone(&helper.shared));
+        let supervisor = Supervisor::new(plan, limit, helper.socket.clone(), Arc::clone(&helper.shared));
         let running = Running::begin(image.to_string());
         let body = move || {
             supervisor.run(opened);
@@ -210,7 +181,7 @@ impl RbdHelper {
 
     /// The name of data of another host that was given up.
     pub fn given_up(&self) -> Option<String> {
-        self.shared.ownership.get().and_then(|ownership| ownership.given_up).map(Mark::show_id)
+        self.shared.ownership.get().and_then(|ownership| ownership.given_up).map(show_mark_id)
     }
 
     /// Number of the ownership among those of the image.
@@ -330,6 +301,8 @@ pub fn wait_for_end() {
 mod tests {
     use std::io::Read;
 
+    use rbd::Order;
+
     use super::*;
 
     fn received(helper: &mut UnixStream) -> String {
@@ -339,25 +312,20 @@ mod tests {
     }
 
     #[test]
-    fn order_ends_with_its_answer_a_loss_or_another_order() {
+    fn order_waits_for_a_helper_and_ends_with_a_loss() {
         let shared = Shared::default();
-        // Without a helper, the order waits for one.
         let mut marked = shared.send_order(true);
         let (control, mut helper) = UnixStream::pair().expect("a descriptor is free");
         *shared.control() = Some(control);
         shared.repeat_order();
-        assert_eq!(received(&mut helper), Order::MarkUndestaged(true).encode());
-        shared.end_order(false, &Ok(()));
-        assert!(marked.try_recv().is_err(), "that was the answer to another order");
-        shared.end_order(true, &Ok(()));
+        assert_eq!(received(&mut helper), Order { number: 1, is_marked: true }.encode());
+        shared.orders().end(1, &Ok(()));
         assert_eq!(marked.try_recv(), Ok(Ok(())));
-        assert!(shared.order().is_none());
 
-        let mut replaced = shared.send_order(true);
         let mut unmarked = shared.send_order(false);
-        assert!(replaced.try_recv().expect("it has ended").is_err());
+        assert_eq!(received(&mut helper), Order { number: 2, is_marked: false }.encode());
         shared.set_failure(Some(DiskError::Gone));
-        shared.fail_order(DiskError::Gone);
+        shared.orders().fail(DiskError::Gone);
         assert_eq!(unmarked.try_recv(), Ok(Err(DiskError::Gone)));
         assert_eq!(shared.send_order(true).try_recv(), Ok(Err(DiskError::Gone)), "the helper cannot be started");
         shared.set_failure(None);

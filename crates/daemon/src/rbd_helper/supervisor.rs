@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use rbd::{Claim, ImageSpec, Invocation, Mark, Purpose, Status};
+use rbd::{Claim, ImageSpec, Invocation, Mark, Purpose, Status, show_mark_id};
 use seam::DiskError;
 use tokio::sync::oneshot;
 
@@ -52,7 +52,7 @@ pub struct Supervisor {
     socket: PathBuf,
     /// Name of this host.
     host: String,
-    /// What permits to claim the image at the first start.
+    /// The reason for which the first start may claim the image.
     claim: Claim,
     /// Names of data that may be lost at the first start.
     gives_up: Option<String>,
@@ -64,7 +64,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    pub fn new((plan, limit): (&HelperPlan, Duration), socket: PathBuf, shared: Arc<Shared>) -> Supervisor {
+    pub fn new(plan: &HelperPlan, limit: Duration, socket: PathBuf, shared: Arc<Shared>) -> Supervisor {
         let HelperPlan { image, host, claim, gives_up, fails_after, .. } = plan.clone();
         Supervisor { image, socket, host, claim, gives_up, limit, fails_after, shared }
     }
@@ -103,7 +103,7 @@ impl Supervisor {
                     let failing_for = failing_since.get_or_insert_with(Instant::now).elapsed();
                     if self.fails_after.is_some_and(|fails_after| failing_for >= fails_after) {
                         self.shared.set_failure(Some(error.clone()));
-                        self.shared.fail_order(error.clone());
+                        self.shared.orders().fail(error.clone());
                     }
                     error.to_string()
                 }
@@ -205,12 +205,12 @@ impl Supervisor {
                 Status::Released => self.shared.end_release(Ok(())),
                 Status::NotReleased(text) => self.shared.end_release(Err(text)),
                 Status::Undestaged(Mark { id, host }) => {
-                    return Outcome::NotServed(DiskError::Undestaged { data: Mark::show_id(id), host });
+                    return Outcome::NotServed(DiskError::Undestaged { data: show_mark_id(id), host });
                 }
-                Status::Marked(is_marked) => self.shared.end_order(is_marked, &Ok(())),
-                Status::NotMarked(text) => {
+                Status::Marked(number) => self.shared.orders().end(number, &Ok(())),
+                Status::NotMarked(number, text) => {
                     log::warn!(target: VOLUME, "{}: its mark of undestaged data stays as it was: {text}", self.image);
-                    self.shared.fail_order(DiskError::Open(format!("{}: {text}", self.image)));
+                    self.shared.orders().end(number, &Err(DiskError::Open(format!("{}: {text}", self.image))));
                 }
                 Status::Failed(text) if matches!(outcome, Outcome::Served(_)) => return Outcome::Served(Some(text)),
                 Status::Failed(text) => return Outcome::NotServed(DiskError::Open(text)),
@@ -224,7 +224,7 @@ impl Supervisor {
         let text = format!("{}: {text}", self.image);
         if self.shared.lost.set(DiskError::Lost(text.clone())).is_ok() {
             log::error!(target: VOLUME, "{text}; all requests to its volume fail from now on");
-            self.shared.fail_order(DiskError::Lost(text));
+            self.shared.orders().fail(DiskError::Lost(text));
         }
     }
 }
@@ -285,4 +285,50 @@ pub fn end(mut child: Child) {
     }
     let (Ok(()) | Err(_)) = child.kill();
     let (Ok(_) | Err(_)) = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use rbd::{Expected, Ownership};
+
+    use super::*;
+
+    fn ready() -> Status {
+        let image = Expected { identity: "rbd:f/1/a".to_owned(), lineage: 7 };
+        Status::Ready(Ownership { image, proven_ms: 5, given_up: None, epoch: 1, reason: String::new() })
+    }
+
+    #[test]
+    fn late_answer_to_a_former_order_is_ignored() {
+        let plan = HelperPlan {
+            image: "rbd:pool/image".parse().expect("it is an address"),
+            folder: PathBuf::new(),
+            host: "alpha".to_owned(),
+            claim: Claim::Record,
+            take_over: rbd::TakeOver::Command,
+            gives_up: None,
+            fails_after: None,
+        };
+        let shared = Arc::new(Shared::default());
+        let mut supervisor = Supervisor::new(&plan, Duration::ZERO, PathBuf::new(), Arc::clone(&shared));
+        let mut follow = |answers: &[Status]| {
+            let (control, mut helper) = UnixStream::pair().expect("a descriptor is free");
+            for status in [&[ready()], answers].concat() {
+                helper.write_all((status.encode() + "\n").as_bytes()).expect("the channel is open");
+            }
+            drop(helper);
+            assert!(matches!(supervisor.follow(control, &mut None), Outcome::Served(None)));
+        };
+        let [_, _, mut marked] = [true, false, true].map(|is_marked| shared.orders().begin(is_marked));
+        let text = || "the cluster does not answer".to_owned();
+        follow(&[Status::Marked(1), Status::NotMarked(2, text())]);
+        assert!(marked.try_recv().is_err(), "the last order has no answer");
+        follow(&[Status::Marked(3)]);
+        assert_eq!(marked.try_recv(), Ok(Ok(())));
+        let mut unmarked = shared.orders().begin(false);
+        follow(&[Status::NotMarked(4, text())]);
+        assert!(unmarked.try_recv().expect("it has ended").is_err());
+    }
 }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use control::ProgressSender;
 use engine::{CacheMode, Volume, WritePolicy};
 use messages::{ErrorKind, Failure};
-use seam::real::{PATH_TIMEOUT, RealSeam};
+use seam::real::RealSeam;
 
 pub use self::qos::{qos_of, warn_of_conflicts};
 pub use self::quotas::{flash_quota_of, memory_quota_of};
@@ -26,7 +26,8 @@ use config::nearest;
 use logging::{self as log, FLASH, VOLUME};
 use state::{DECLARED_LOST, MODE, POLICY, effective_policy};
 
-/// Settings of served volumes.
+/// Settings of served volumes. A clone is another handle to them.
+#[derive(Clone)]
 pub struct VolumeSettings {
     settings: Rc<Settings>,
     records: Rc<Records>,
@@ -176,29 +177,28 @@ impl VolumeSettings {
     }
 
     /// Changes volumes that run as write-through for lack of a second copy on flash back to write-back once a second
-    /// copy exists.
+    /// copy exists, each in a task of its own: a backing that does not answer delays no other volume.
     pub async fn restore_write_back(&self) {
         for name in self.flash.write_through_volumes().await {
-            let known = self.volumes.find(&name);
-            let policy_in_force =
-                known.map(|known| effective_policy(self.records.view().by_name(&name), known.config.policy));
-            // A change of the volume that is under way takes precedence.
-            let (Some(WritePolicy::WriteBack), Ok(_guard), Ok(placement)) =
-                (policy_in_force, self.volumes.lock_for_change(&name), self.volumes.placement(&name))
-            else {
-                continue;
-            };
-            let (progress, _) = ProgressSender::new();
-            let change = self.change_policy(&name, &placement, WritePolicy::WriteBack, &progress);
-            // The change may wait for the volume's backing, but other volumes must not.
-            let Ok(changed) = tokio::time::timeout(PATH_TIMEOUT, change).await else { continue };
-            match changed {
-                Ok(()) => log::info!(
-                    target: FLASH, volume = name,
-                    "volume {name}: write-back again: flash has enough copies"
-                ),
-                Err(failure) => log::error!(target: FLASH, volume = name, "{}", failure.message),
-            }
+            let (settings, volume) = (self.clone(), name.clone());
+            self.volumes.spawn_change(&name, async move { settings.restore_write_back_of(&volume).await });
+        }
+    }
+
+    async fn restore_write_back_of(&self, name: &str) {
+        let known = self.volumes.find(name);
+        let policy_in_force =
+            known.map(|known| effective_policy(self.records.view().by_name(name), known.config.policy));
+        let (Some(WritePolicy::WriteBack), Ok(placement)) = (policy_in_force, self.volumes.placement(name)) else {
+            return;
+        };
+        let (progress, _) = ProgressSender::new();
+        match self.change_policy(name, &placement, WritePolicy::WriteBack, &progress).await {
+            Ok(()) => log::info!(
+                target: FLASH, volume = name,
+                "volume {name}: write-back again: flash has enough copies"
+            ),
+            Err(failure) => log::error!(target: FLASH, volume = name, "{}", failure.message),
         }
     }
 }

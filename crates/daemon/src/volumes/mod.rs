@@ -7,6 +7,7 @@ mod standby;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Instant;
 
 use engine::VolumeId;
@@ -72,7 +73,7 @@ impl KnownVolume {
         }
     }
 
-    /// What is known of the owner of its image, if that is another host.
+    /// The last report of the owner of its image, if that is another host.
     pub fn standby(&self) -> Option<&StandbyReport> {
         match &self.status {
             VolumeStatus::Standby(_, report) => Some(report),
@@ -165,6 +166,17 @@ impl Volumes {
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
         Ok(ChangeGuard { volumes: self, name: name.to_owned() })
+    }
+
+    /// Makes a change of a volume in a task of its own, so that nothing waits for it; does nothing while another change
+    /// of the volume is under way.
+    pub fn spawn_change(self: &Rc<Self>, name: &str, change: impl Future<Output = ()> + 'static) {
+        let (volumes, name) = (self.clone(), name.to_owned());
+        tokio::task::spawn_local(async move {
+            if let Ok(_guard) = volumes.lock_for_change(&name) {
+                change.await;
+            }
+        });
     }
 
     /// Prevents changes of a refused volume, and further attempts to attach it, until its late attach has ended.
@@ -370,6 +382,7 @@ mod tests {
     use std::path::PathBuf;
 
     use futures_util::FutureExt;
+    use tokio::task::LocalSet;
 
     use super::*;
 
@@ -382,6 +395,36 @@ mod tests {
         assert!(volumes.begin_attach().is_err());
         drop(attach);
         end.await;
+    }
+
+    #[tokio::test]
+    async fn hung_change_of_a_volume_delays_no_other_volume() {
+        let (volumes, hung_is_over) = (Rc::new(Volumes::default()), Rc::new(Notify::new()));
+        let begun = Rc::new(RefCell::new(Vec::new()));
+        let change_both = async || {
+            for name in ["hung", "works"] {
+                let (begun, hung_is_over) = (begun.clone(), hung_is_over.clone());
+                volumes.spawn_change(name, async move {
+                    begun.borrow_mut().push(name);
+                    if name == "hung" {
+                        hung_is_over.notified().await;
+                    }
+                });
+            }
+            tokio::task::yield_now().await;
+            begun.take()
+        };
+        let tasks = LocalSet::new();
+        tasks
+            .run_until(async {
+                assert_eq!(change_both().await, ["hung", "works"]);
+                assert!(volumes.lock_for_change("hung").is_err() && volumes.lock_for_change("works").is_ok());
+                assert_eq!(change_both().await, ["works"], "one change of a volume at a time");
+                hung_is_over.notify_one();
+                tokio::task::yield_now().await;
+                assert_eq!(change_both().await, ["hung", "works"]);
+            })
+            .await;
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl<S: Seam> Shard<S> {
         if !pins.has_pins.get() || pins.is_running.replace(true) {
             return;
         }
-        // A volume that is just being attached is registered after a short pause.
+        // A volume that is being attached may not be registered yet.
         let (core_state, number) = (Rc::clone(&self.core), self.volume_number);
         self.seam().spawn(async move {
             core_state.seam().sleep(PAUSE_PER_PAGE).await;

@@ -380,7 +380,7 @@ impl<S: Seam> Shard<S> {
                 }
                 counters.count_rejection(reason);
                 if new {
-                    // The page keeps part of its credit: its second use from now promotes it.
+                    // The page keeps part of its credit: this counts as its first use.
                     self.core.promoter().admission.borrow_mut().record_first_use(self.page_key(page));
                 }
             }

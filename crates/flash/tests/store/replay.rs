@@ -53,7 +53,7 @@ async fn replay_all(seam: &SimSeam, devices: &[MemberDisk<SimSeam>]) -> Result<R
     Ok(sum)
 }
 
-/// What a power cut of the backings leaves of the replayed content.
+/// The replayed content that a power cut of the backings leaves.
 fn durable_content(world: &World) -> RecoveredBlocks {
     let mut content = RecoveredBlocks::new();
     for volume in VOLUMES {

@@ -7,7 +7,7 @@ use crate::lease::{Lease, LeasePhase, ReleasedFence, Renewal, RenewalStep};
 use crate::record::{Expected, OwnerRecord};
 use crate::request::Stage;
 use crate::sabotage::Sabotage;
-use crate::settings::{FENCE_TIMEOUT, OPERATION_TIMEOUT};
+use crate::settings::{FENCE_ORDERS_MAX, FENCE_TIMEOUT, OPERATION_TIMEOUT};
 use crate::state::{DrainStep, State};
 use seam::Nanos;
 
@@ -37,14 +37,24 @@ impl Ownership {
         self.step(now);
     }
 
-    /// Orders to fence the session of the owner before, once more if there was no answer.
+    /// Orders to fence the session of the owner before, once more if there was no answer. While there are
+    /// [`FENCE_ORDERS_MAX`] orders without an answer, there is no further one.
     fn fence_released(&mut self, now: Nanos) {
         let op = self.next_op();
         let fence = self.lease_mut().fence.as_mut().expect("a session is to be fenced");
+        if fence.ops.len() >= FENCE_ORDERS_MAX {
+            return;
+        }
         fence.ops.push(op);
         fence.ordered_at = now;
         let client = fence.client;
         self.actions.push(Action::Fence { op, client });
+    }
+
+    /// An order to fence the session of the owner before has failed: it is repeated later.
+    pub(super) fn released_fence_failed(&mut self, op: OpId) {
+        let fence = self.lease_mut().fence.as_mut().expect("a session is to be fenced");
+        fence.ops.retain(|ordered| *ordered != op);
     }
 
     /// True for an order to fence the session of the owner before.

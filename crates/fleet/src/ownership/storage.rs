@@ -17,8 +17,9 @@ impl Ownership {
         self.note_progress(now);
         match result {
             Ok(StorageAnswer::Done) if self.is_released_fence(op) => self.released_fenced(now),
-            // The order is repeated later.
-            Err(StorageError::TimedOut | StorageError::Other) if self.is_released_fence(op) => {}
+            Err(StorageError::TimedOut | StorageError::Other) if self.is_released_fence(op) => {
+                self.released_fence_failed(op);
+            }
             Ok(answer) => self.believe(now, answer),
             Err(error) => self.refused(now, error),
         }

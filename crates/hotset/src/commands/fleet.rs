@@ -91,7 +91,7 @@ fn confirmed_owner(socket: Option<&Path>, name: &str, from: Option<String>) -> R
     let volume = volumes.iter().find(|volume| volume.volume == *name).ok_or_else(unknown)?;
     let owner = from.unwrap_or_else(|| volume.fleet.owner.clone());
     let is_open = match volume.fleet.owner_has_image_open {
-        Some(true) => "its owner seems to be alive, and its clients will get errors",
+        Some(true) => "a client, probably the owner, has the image open, and its clients will get errors",
         _ => "no client has its image open",
     };
     let question = format!("take volume {name} over from host {owner}? {is_open}.");
