@@ -108,10 +108,10 @@ impl Shared {
     }
 
     /// Ends the process: it completes its requests and releases the image's lock.
-    fn close(&self, how: std::net::Shutdown) {
+    fn close(&self, direction: std::net::Shutdown) {
         if let Some(control) = &*self.control() {
             // A process that has ended needs no message.
-            let (Ok(()) | Err(_)) = control.shutdown(how);
+            let (Ok(()) | Err(_)) = control.shutdown(direction);
         }
     }
 

@@ -320,7 +320,8 @@ fn remedy_while_serving(names: &BTreeSet<String>, status: &StatusReport) -> Stri
         remedies.push(format!("resolve the refusal: `hotset volume show {name}`"));
     }
     for name in listed(|state| state == Some(VolumeState::Standby)) {
-        remedies.push(format!("{name} is on standby: move it here from its owner (`hotset fleet status`)"));
+        remedies
+            .push(format!("{name} is on standby: run `hotset fleet move {name}` on its owner (`hotset fleet status`)"));
     }
     for name in listed(|state| state.is_none()) {
         remedies.push(format!("{name} is not in the configuration: add it again"));

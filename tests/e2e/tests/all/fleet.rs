@@ -336,8 +336,8 @@ fn drained_host_releases_all_volumes() {
     let first = alpha.start();
     let second = beta.start();
     write_and_flush(&alpha, 0, 0x11);
-    let said = first.command(&["fleet", "drain"]);
-    assert!(said.contains("volume v") && said.contains("volume w") && !said.contains("file"), "{said}");
+    let text = first.command(&["fleet", "drain"]);
+    assert!(text.contains("volume v") && text.contains("volume w") && !text.contains("file"), "{text}");
     wait_for("both volumes", || {
         let volumes = json(&second, &["fleet", "status"]);
         volumes.as_array().expect("a list").iter().all(|volume| volume["state"] == "active").then_some(())
