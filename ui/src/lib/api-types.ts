@@ -242,6 +242,11 @@ export interface components {
       /** @description Waiting messages. */
       waiting: number;
     };
+    /** @description The outcome of a drain. */
+    Drained: {
+      /** @description The released volumes, in sentences. */
+      said: string[];
+    };
     /** @description A device to drain. */
     DrainedDevice: {
       /** @description Return it to service instead. */
@@ -497,6 +502,44 @@ export interface components {
       promoted_bytes: number;
       /** @description Bytes read from flash. */
       read_bytes: number;
+    };
+    /** @description The ownership. */
+    FleetReport: {
+      /** @description Name of this host. */
+      host: string;
+      /** @description This host owns it. */
+      is_owner: boolean;
+      /** @description The host that owns the image; empty while that is not known. */
+      owner: string;
+      /** @description A client has the image open; only on standby. */
+      owner_has_image_open?: boolean | null;
+      /** @description Number of the ownership among those of the image; 0 while that is not known. */
+      ownership: number;
+      /** @description The owner has given the image up: the host that may claim it, or `any`. */
+      released_to?: string | null;
+      /** @description The policy of the configuration and of commands; the one in effect is the volume's `policy`. */
+      requested_policy: string;
+      /** @description `command` or `automatic`. */
+      take_over: string;
+      /** @description Absence of the owner before an automatic take-over. */
+      take_over_after_seconds: number;
+      /** @description The name of that data, for `--give-up`; only of another host. */
+      undestaged_data?: string | null;
+      /** @description The host that may have flushed data which the image lacks. */
+      undestaged_host?: string | null;
+    };
+    /** @description A volume and its ownership. */
+    FleetVolumeReport: {
+      /** @description Its ownership. */
+      fleet: components['schemas']['FleetReport'];
+      /** @description Its image. */
+      image: string;
+      /** @description The policy in effect on this host. */
+      policy: string;
+      /** @description Its state on this host. */
+      state: components['schemas']['VolumeState'];
+      /** @description The volume. */
+      volume: string;
     };
     /** @description Options of a flush. */
     Flush: {
@@ -796,6 +839,11 @@ export interface components {
       memory: components['schemas']['Curve'];
       /** @description Time since the volume was attached. */
       observed_ms: number;
+    };
+    /** @description Options of a move. */
+    Move: {
+      /** @description The host that may claim the image; without it any. */
+      to?: string | null;
     };
     /** @description A clone to create. */
     NewClone: {
@@ -1500,6 +1548,13 @@ export interface components {
       /** @description The cache's size. */
       size_bytes: number;
     };
+    /** @description Options of a take-over. */
+    TakeOver: {
+      /** @description The host that has to be the owner; without it whoever is. */
+      from?: string | null;
+      /** @description The name of the undestaged data of another host that may be lost. */
+      give_up?: string | null;
+    };
     /**
      * @description When a change of a key in the file takes effect.
      * @enum {string}
@@ -1673,6 +1728,7 @@ export interface components {
       flash_hits: number;
       /** @description Bytes of content written to flash since the start: promotions, and one copy of logged data. */
       flash_written_bytes: number;
+      fleet?: components['schemas']['FleetReport'] | null;
       /** @description Flush requests. */
       flushes: number;
       /** @description Volume ID, 16 hexadecimal digits; empty while it is refused. */
@@ -1754,7 +1810,7 @@ export interface components {
      * @description State of a volume.
      * @enum {string}
      */
-    VolumeState: 'active' | 'paused' | 'frozen' | 'refused' | 'removing';
+    VolumeState: 'active' | 'paused' | 'frozen' | 'refused' | 'removing' | 'standby';
     /** @description A page of volumes, by name. */
     VolumesPage: {
       /** @description Value of `after` for the next page; null on the last one. */
@@ -1797,6 +1853,7 @@ export type DaemonPhase = components['schemas']['DaemonPhase'];
 export type Datastore = components['schemas']['Datastore'];
 export type DatastoreReport = components['schemas']['DatastoreReport'];
 export type DeliveryHealth = components['schemas']['DeliveryHealth'];
+export type Drained = components['schemas']['Drained'];
 export type DrainedDevice = components['schemas']['DrainedDevice'];
 export type DriveReport = components['schemas']['DriveReport'];
 export type EndedJobReport = components['schemas']['EndedJobReport'];
@@ -1812,6 +1869,8 @@ export type FlashDeviceReport = components['schemas']['FlashDeviceReport'];
 export type FlashJobReport = components['schemas']['FlashJobReport'];
 export type FlashReport = components['schemas']['FlashReport'];
 export type FlashUse = components['schemas']['FlashUse'];
+export type FleetReport = components['schemas']['FleetReport'];
+export type FleetVolumeReport = components['schemas']['FleetVolumeReport'];
 export type Flush = components['schemas']['Flush'];
 export type HeatReport = components['schemas']['HeatReport'];
 export type HeatRow = components['schemas']['HeatRow'];
@@ -1836,6 +1895,7 @@ export type LostRange = components['schemas']['LostRange'];
 export type MemberReport = components['schemas']['MemberReport'];
 export type MemoryUse = components['schemas']['MemoryUse'];
 export type MissRatioCurve = components['schemas']['MissRatioCurve'];
+export type Move = components['schemas']['Move'];
 export type NewClone = components['schemas']['NewClone'];
 export type NewDevice = components['schemas']['NewDevice'];
 export type NewPoolDevice = components['schemas']['NewPoolDevice'];
@@ -1892,6 +1952,7 @@ export type SnapshotsReport = components['schemas']['SnapshotsReport'];
 export type SourceBytes = components['schemas']['SourceBytes'];
 export type StatusReport = components['schemas']['StatusReport'];
 export type StepAdvice = components['schemas']['StepAdvice'];
+export type TakeOver = components['schemas']['TakeOver'];
 export type TakesEffect = components['schemas']['TakesEffect'];
 export type TierReport = components['schemas']['TierReport'];
 export type TodayAdvice = components['schemas']['TodayAdvice'];
