@@ -28,8 +28,10 @@ pub enum Claim {
         /// The owner's host.
         from: Option<String>,
     },
-    /// The adoption of a refused volume. A living owner stays the owner.
+    /// The adoption of a volume that was refused here after this host had become the owner. A living owner stays it.
     Adoption,
+    /// The state directory knows the image as the one with its log. A living owner stays the owner.
+    Log,
 }
 
 impl Claim {
@@ -41,6 +43,7 @@ impl Claim {
             Claim::Command { from: None } => "command".to_owned(),
             Claim::Command { from: Some(host) } => format!("command:{host}"),
             Claim::Adoption => "adoption".to_owned(),
+            Claim::Log => "log".to_owned(),
         }
     }
 
@@ -54,6 +57,7 @@ impl Claim {
                 "record" => Claim::Record,
                 "command" => Claim::Command { from: None },
                 "adoption" => Claim::Adoption,
+                "log" => Claim::Log,
                 _ => return None,
             },
         })

@@ -164,9 +164,6 @@ pub struct OwnedLock {
     record: OwnerRecord,
     /// The ownership in the image's metadata.
     owner: ImageOwner,
-    /// When the lease of a former owner ends that was alive, in milliseconds of this boot: until then it may answer
-    /// reads from its cache.
-    pub served_from_ms: Option<u64>,
     /// The mark of another host whose data was given up.
     pub given_up: Option<u64>,
     folder: String,
@@ -250,7 +247,8 @@ pub fn acquire(
     let decided = before.recorded.clone();
     let is_taken = standing == Standing::TakenOver;
     let former = before.recorded.as_ref().filter(|owner| is_taken && before.clients.contains(&owner.address));
-    let is_former_alive = former.is_some();
+    // The former owner may be alive although the cluster does not list its client: that may be blocked already.
+    let has_former_owner = is_taken && before.recorded.as_ref().is_some_and(|owner| owner.release.is_none());
     if let Some(owner) = former.filter(|_| before.lock.is_none()) {
         return Err(LockError::Unlocked(owner.description()));
     }
@@ -263,7 +261,6 @@ pub fn acquire(
     // From the break of a predecessor's lock on, the end of this process would end the lineage.
     let _progress = control.report_progress("acquiring the lock", ACQUISITION_MAX);
     let is_broken = |address: &&String| is_taken || known.as_ref().is_some_and(|known| known.is_own(address));
-    let mut served_from_ms = None;
     if let Some(address) = before.lock.as_ref().filter(is_broken) {
         image.break_lock(address).map_err(|error| match error.errno {
             // That client is not the owner any more.
@@ -272,12 +269,17 @@ pub fn acquire(
             _ => LockError::Ceph(error),
         })?;
         let now = look_beside(image, &own)?;
-        // That client is blocked, at the header's storage at least: none of its checks that begins now succeeds.
-        let lease = LEASE + LEASE_RESERVE;
-        served_from_ms = is_former_alive.then(|| boot_ms() + lease.as_millis() as u64);
         interruption = interruption.or(is_free(known.as_ref(), &before, &now).err());
         before = now;
     }
+    // The former owner's client is blocked, at the header's storage at least: none of its checks that begins now
+    // succeeds. A start after a crash waits for the rest, or for all of it after a boot.
+    let lease_end_ms = boot_ms() + (LEASE + LEASE_RESERVE).as_millis() as u64;
+    let recorded_end_ms = known.as_ref().and_then(|known| known.record.serve_after_ms);
+    let serve_after_ms = match has_former_owner {
+        true => Some(lease_end_ms),
+        false => recorded_end_ms.filter(|end_ms| *end_ms > boot_ms()).map(|end_ms| end_ms.min(lease_end_ms)),
+    };
     let header_version = image.header_version()?;
     image.acquire_lock().map_err(|error| match error.errno {
         // The answer of an owner that does not hand its lock over.
@@ -291,7 +293,7 @@ pub fn acquire(
         return Err(LockError::Owned(describe_owner(image)));
     }
     // Another claim was faster, and has released the lock again.
-    if standing != Standing::Owner && after.recorded != decided {
+    if expected.is_none() && after.recorded != decided {
         image.unlock()?;
         return Err(LockError::Standby(Box::new(report_of(&after, mark_of(image)?, None))));
     }
@@ -345,6 +347,7 @@ pub fn acquire(
         address: own,
         undestaged: own_mark.map(|own| own.mark.id).or(kept_number),
         claims,
+        serve_after_ms,
         ..OwnerRecord::unowned(file.id().clone())
     };
     // The record is first: a crash or an error between the two leaves an ownership that is proven by its lock.
@@ -353,7 +356,7 @@ pub fn acquire(
     if given_up.is_some() {
         remove_mark(image)?;
     }
-    let lock = OwnedLock { file, record, owner, served_from_ms, given_up, folder: folder_text };
+    let lock = OwnedLock { file, record, owner, given_up, folder: folder_text };
     lock.keep_mark(image)?;
     Ok((lock, began))
 }

@@ -112,11 +112,11 @@ fn serve(spec: &str, site: Site<'_>, start: &HelperStart, control: &Arc<Control>
     options::check(&image)?;
     let identity = identity_of(&image, &spec)?;
     let (lock, lease) = lock::acquire(&image, &identity, site, start, control)?;
-    let (record, given_up, served_from_ms) = (lock.record().clone(), lock.given_up, lock.served_from_ms);
+    let (record, given_up) = (lock.record().clone(), lock.given_up);
     let epoch = lock.epoch();
     let lock = Arc::new(Mutex::new(lock));
     let ownership = ownership::watch(&image, Arc::clone(&lock), Arc::clone(control), lease)?;
-    wait_for_former_owner(served_from_ms, control);
+    wait_for_former_owner(record.serve_after_ms, control);
     ownership.end_if_expired();
     let (image_owned, reason) = (Expected { identity, lineage: record.lineage }, record.reason);
     let proven_ms = ownership.proven_ms();
@@ -139,8 +139,8 @@ fn serve(spec: &str, site: Site<'_>, start: &HelperStart, control: &Arc<Control>
 }
 
 /// Waits until the lease of a blocked former owner has ended: it may answer reads from its cache for so long.
-fn wait_for_former_owner(served_from_ms: Option<u64>, control: &Arc<Control>) {
-    let remaining = || Duration::from_millis(served_from_ms.unwrap_or(0).saturating_sub(boot_ms()));
+fn wait_for_former_owner(serve_after_ms: Option<u64>, control: &Arc<Control>) {
+    let remaining = || Duration::from_millis(serve_after_ms.unwrap_or(0).saturating_sub(boot_ms()));
     let _progress = control.report_progress("waiting for the end of the former owner's lease", remaining());
     while remaining() > Duration::ZERO && !control.is_closed() {
         control.wait_for_close(remaining());

@@ -58,6 +58,9 @@ pub struct OwnerRecord {
     pub claims: Vec<Claim>,
     /// Since when other clients have been waited for at a start, in milliseconds of this boot.
     pub waiting_since_ms: Option<u64>,
+    /// End of the lease of a former owner that was fenced, in milliseconds of this boot: it may answer from its cache
+    /// until then.
+    pub serve_after_ms: Option<u64>,
 }
 
 /// A client of this machine that began to acquire the lock.
@@ -178,6 +181,7 @@ impl OwnerRecord {
                     record.claims.push(Claim { address: address.to_owned(), until_ms });
                 }
                 "waiting" => record.waiting_since_ms = Some(value.parse().ok()?),
+                "serve-after" => record.serve_after_ms = Some(value.parse().ok()?),
                 "end" => is_complete = true,
                 _ => return None,
             }
@@ -199,6 +203,7 @@ impl OwnerRecord {
             Some(until_ms) => text += &format!("former {until_ms} {address}\n"),
         });
         self.waiting_since_ms.iter().for_each(|since_ms| text += &format!("waiting {since_ms}\n"));
+        self.serve_after_ms.iter().for_each(|end_ms| text += &format!("serve-after {end_ms}\n"));
         text + "end\n"
     }
 
@@ -215,6 +220,7 @@ impl OwnerRecord {
             undestaged: None,
             claims: Vec::new(),
             waiting_since_ms: None,
+            serve_after_ms: None,
         }
     }
 
@@ -376,6 +382,7 @@ mod tests {
             undestaged: Some(5),
             claims: vec![claim("10.0.0.1:0/5", None), claim("10.0.0.1:0/4", Some(70))],
             waiting_since_ms: None,
+            serve_after_ms: Some(11),
         }
     }
 

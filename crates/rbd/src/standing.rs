@@ -104,8 +104,9 @@ pub fn standing(facts: &Facts<'_>, claim: &Claim, host: &str) -> Standing {
         Claim::Absent(token) if *token == owner.token && facts.tie == Tie::Other && !facts.has_client => {
             Standing::Inherited
         }
-        Claim::Adoption if !facts.has_living_owner => Standing::Inherited,
-        Claim::Record | Claim::Command { .. } | Claim::Absent(_) | Claim::Adoption => Standing::Standby,
+        Claim::Adoption if facts.tie != Tie::Other && !facts.has_living_owner => Standing::Inherited,
+        Claim::Log if !facts.has_living_owner => Standing::Inherited,
+        Claim::Record | Claim::Command { .. } | Claim::Absent(_) | Claim::Adoption | Claim::Log => Standing::Standby,
     }
 }
 
@@ -253,9 +254,11 @@ mod tests {
     #[test]
     fn adoption_leaves_a_living_owner_the_owner() {
         let owner = owner(None);
-        assert_eq!(standing(&facts(Some(&owner)), &Claim::Adoption, HOST), Standing::Inherited);
+        assert_eq!(standing(&facts(Some(&owner)), &Claim::Log, HOST), Standing::Inherited);
+        // The refusal that an adoption answers is outdated once another host has become the owner.
+        assert_eq!(standing(&facts(Some(&owner)), &Claim::Adoption, HOST), Standing::Standby);
         let alive = Facts { has_client: true, has_living_owner: true, ..facts(Some(&owner)) };
-        assert_eq!(standing(&alive, &Claim::Adoption, HOST), Standing::Standby);
+        assert_eq!(standing(&alive, &Claim::Log, HOST), Standing::Standby);
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl Attachments {
             }
             BackingSpec::Rbd(image) => {
                 let by_adoption = accept.adopt.then_some(Claim::Adoption);
-                let claim = by_adoption.or_else(|| self.volumes.claim_of(&config.name)).unwrap_or_default();
+                let claim = self.volumes.claim_of(&config.name).or(by_adoption).unwrap_or_default();
                 let plan = self.helper_plan(config, image);
                 BackingTarget::Rbd(HelperPlan { claim, gives_up: accept.give_up.clone(), ..plan })
             }

@@ -153,12 +153,13 @@ async fn open_log_image(
     image: ImageSpec,
     search: &Search,
 ) -> Result<NbdDisk<RealSeam>, AbsentDevice> {
+    // The image of another store is not claimed before its content is known.
+    let is_known = search.known.contains_key(Path::new(&image.to_string()));
     let plan = HelperPlan {
         image: image.clone(),
         folder: search.helpers.clone(),
         host: search.host.clone(),
-        // The store says whose it is; a living owner stays the owner of the image.
-        claim: Claim::Adoption,
+        claim: if is_known { Claim::Log } else { Claim::Record },
         take_over: TakeOver::Command,
         gives_up: None,
         fails_after: None,
@@ -167,7 +168,7 @@ async fn open_log_image(
     let helper = loop {
         match RbdHelper::start(&plan, search.limit).await {
             Ok(helper) => break Ok(helper),
-            Err(DiskError::Busy(_)) if local.seam.now().since(began) < IMAGE_LOCK_WAIT => {
+            Err(error) if is_held_by_dead(&error, is_known) && local.seam.now().since(began) < IMAGE_LOCK_WAIT => {
                 local.seam.sleep(IMAGE_LOCK_PAUSE).await;
             }
             Err(error) => break Err(error),
@@ -182,6 +183,16 @@ async fn open_log_image(
         DiskError::Hung(_) => AbsentDevice::hung(&image.to_string()),
         error => AbsentDevice::new(&image.to_string(), format!("{image}: {error}")),
     })
+}
+
+/// True if the lock of an image may be that of a dead process. That of an image `is_known` may be the predecessor's of
+/// a moved state directory.
+fn is_held_by_dead(error: &DiskError, is_known: bool) -> bool {
+    match error {
+        DiskError::Busy(_) => true,
+        DiskError::Standby { .. } => is_known,
+        _ => false,
+    }
 }
 
 /// Opens a device, which is created if it does not exist, and allocates a file's blocks.

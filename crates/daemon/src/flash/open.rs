@@ -269,6 +269,15 @@ async fn find_among(
         }
     };
     let manifest = manifest.map_err(|error| unused(&error, names, &absent))?.map(|manifest| manifest.payload);
+    // The single copy of a log on an image is allowed by the cluster's copies: no other log must run with one.
+    if let Some(image) = absent.iter().find(|absent| FlashConfig::image_at(Path::new(&absent.path)).is_some()) {
+        let reason = format!(
+            "{}. A log on local devices does not move to an image: remove the image from [flash], or start a new store \
+             with it (`hotset stop --destage`, then erase the devices)",
+            image.fault
+        );
+        return Err(with_absent(&absent, reason.into()));
+    }
     *local.flash_devices.borrow_mut() = std::mem::take(disks);
     let (known, names) = (known.clone(), names.clone());
     Ok(FoundStore { identity, manifest, names, renamed, formatted, absent, known, device_bytes, accept_missing })

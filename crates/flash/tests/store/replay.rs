@@ -129,12 +129,12 @@ fn run_life(seed: u64) -> Result<Replayed, String> {
 #[test]
 fn replay_after_any_crash_leaves_all_flushed_data_durable() {
     let mut sum = Replayed::default();
-    for seed in 0..300 {
+    for seed in 0..100 {
         let replayed = run_life(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         sum.data_blocks += replayed.data_blocks;
         sum.zero_blocks += replayed.zero_blocks;
     }
-    assert!(sum.data_blocks > 300 && sum.zero_blocks > 300, "{sum:?}");
+    assert!(sum.data_blocks > 100 && sum.zero_blocks > 100, "{sum:?}");
 }
 
 #[test]
