@@ -231,17 +231,16 @@ impl<S: Seam> RequestTable<S> {
         self.open.remove(&cookie);
     }
 
-    /// Prepares for the next connection: queues all requests except flushes to be sent again, in order of arrival.
-    /// Returns the flushes.
-    pub fn restart(&mut self) -> Vec<Rc<OpenRequest<S>>> {
-        let flushes = self
-            .open
-            .extract_if(.., |_, request| matches!(request.operation, Operation::Flush))
-            .map(|(_, request)| request)
-            .collect();
+    /// Removes and returns the flushes.
+    pub fn take_flushes(&mut self) -> Vec<Rc<OpenRequest<S>>> {
+        let flushes = self.open.extract_if(.., |_, request| matches!(request.operation, Operation::Flush));
+        flushes.map(|(_, request)| request).collect()
+    }
+
+    /// Prepares for the next connection: queues all requests to be sent again, in order of arrival.
+    pub fn restart(&mut self) {
         self.open.values().for_each(|request| request.discard_reply());
         self.to_send = self.open.keys().copied().collect();
-        flushes
     }
 
     /// Length of the longest read or write, in bytes.

@@ -60,15 +60,18 @@ impl<S: Seam> SharedConnection<S> {
         self.receive_count.get()
     }
 
-    /// Records the loss of the connection: unflushed writes may be lost too. Returns true if there are writes or zero
-    /// requests to repeat.
+    /// Records the loss of the connection: unflushed writes may be lost too, and flushes fail. Those of a dedicated
+    /// server are repeated instead, because all writes that it has answered are durable. Returns true if there are
+    /// writes or zero requests to repeat.
     pub fn record_loss(&self) -> bool {
         self.connection_epoch.set(self.connection_epoch.get() + 1);
-        let flushes = self.request_table.borrow_mut().restart();
-        for flush in flushes {
+        let mut request_table = self.request_table.borrow_mut();
+        let failed = if self.server.is_some() { Vec::new() } else { request_table.take_flushes() };
+        request_table.restart();
+        for flush in failed {
             flush.finish(Err(DiskError::Io("connection lost during flush".into())));
         }
-        self.request_table.borrow().has_writes()
+        request_table.has_writes()
     }
 
     /// Accepts the server after a reconnect, if its export is the same and can take the waiting requests; else returns

@@ -145,6 +145,25 @@ fn flush_across_a_reconnect_fails() {
 }
 
 #[test]
+fn flush_of_a_dedicated_server_is_repeated_after_a_reconnect() {
+    let world = world(54);
+    let seam = world.seam();
+    world.block_on(async {
+        serve(&seam, plain(), Options::default()).await;
+        let server = Box::new(Dedicated::new(&Rc::default()));
+        let export = NbdDisk::open_dedicated(&seam, target(), NbdOptions::default(), server).await.expect("it listens");
+        export.write(0, vec![block(&world, 1)]).await.expect("written");
+        let before = export.connection_epoch();
+        let cutter = async {
+            seam.yield_now().await;
+            world.cut(&address());
+        };
+        let (flushed, ()) = join(export.flush(), cutter).await;
+        assert_eq!((flushed, export.connection_epoch()), (Ok(()), before + 1));
+    });
+}
+
+#[test]
 fn silent_server_is_replaced_by_a_new_connection() {
     let world = world(55);
     let seam = world.seam();
