@@ -108,9 +108,9 @@ impl FlashConfig {
         device.to_str().filter(|text| is_image_address(text))?.parse().ok()
     }
 
-    /// True if an image carries the log.
-    pub fn has_image(&self) -> bool {
-        self.devices.iter().any(|device| FlashConfig::image_at(device).is_some())
+    /// The image that carries the log; `None` if local devices do.
+    pub fn log_image(&self) -> Option<ImageSpec> {
+        self.devices.iter().find_map(|device| FlashConfig::image_at(device))
     }
 
     /// The size for creating a missing device; only files can be created.

@@ -14,6 +14,10 @@ const GIVE_UP: &str = "--give-up";
 const AGAIN: &str = "--again";
 /// Before the take-over of a volume on standby.
 const STANDBY: &str = "--standby";
+/// Before the image with the flash log of this host.
+const LOG: &str = "--log";
+/// Before a word: undestaged data is read from the log of its host.
+const READS_LOG: &str = "--reads-log";
 
 /// The reason for which a host that is not the last owner of an image may claim it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +36,8 @@ pub enum Claim {
     Adoption,
     /// The state directory knows the image as the one with its log. A living owner stays the owner.
     Log,
+    /// The image has the log of this host, whose volume another one takes over. Another living owner stays it.
+    LogOf(String),
 }
 
 impl Claim {
@@ -44,6 +50,7 @@ impl Claim {
             Claim::Command { from: Some(host) } => format!("command:{host}"),
             Claim::Adoption => "adoption".to_owned(),
             Claim::Log => "log".to_owned(),
+            Claim::LogOf(host) => format!("log-of:{host}"),
         }
     }
 
@@ -52,6 +59,7 @@ impl Claim {
         Some(match word.split_once(':') {
             Some(("absent", token)) => Claim::Absent(u64::from_str_radix(token, 16).ok()?),
             Some(("command", host)) => Claim::Command { from: Some(host.to_owned()) },
+            Some(("log-of", host)) => Claim::LogOf(host.to_owned()),
             Some(_) => return None,
             None => match word {
                 "record" => Claim::Record,
@@ -99,6 +107,9 @@ pub enum Purpose {
         claim: Claim,
         /// Names of data that may be lost.
         given_up: Vec<String>,
+        /// Undestaged data of another host is no obstacle if that host's log lies on an image: the daemon destages it
+        /// from there, and then removes the mark.
+        reads_log: bool,
     },
     /// Serve it again after a crash, and continue the ownership that the daemon has.
     Again(Expected),
@@ -115,6 +126,8 @@ pub struct Invocation {
     pub folder: PathBuf,
     /// Name of this host.
     pub host: String,
+    /// The image with the flash log of this host ([`ImageSpec::place`](super::ImageSpec::place)), if it lies on one.
+    pub log: Option<String>,
     /// Purpose.
     pub purpose: Purpose,
 }
@@ -123,9 +136,13 @@ impl Invocation {
     /// The arguments as text.
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments = vec![self.image.clone(), self.folder.to_string_lossy().into_owned(), self.host.clone()];
+        arguments.extend(self.log.iter().flat_map(|log| [LOG.to_owned(), log.clone()]));
         match &self.purpose {
-            Purpose::First { claim, given_up } => {
+            Purpose::First { claim, given_up, reads_log } => {
                 arguments.extend([CLAIM.to_owned(), claim.encode()]);
+                if *reads_log {
+                    arguments.extend([READS_LOG.to_owned(), "true".to_owned()]);
+                }
                 if !given_up.is_empty() {
                     arguments.extend([GIVE_UP.to_owned(), given_up.join(",")]);
                 }
@@ -145,13 +162,16 @@ impl Invocation {
         let image = words.next()?;
         let folder = PathBuf::from(words.next().unwrap_or_default());
         let host = words.next().unwrap_or_else(machine_name);
-        let mut purpose = Purpose::First { claim: Claim::Record, given_up: Vec::new() };
+        let mut purpose = Purpose::First { claim: Claim::Record, given_up: Vec::new(), reads_log: false };
+        let mut log = None;
         while let Some((option, value)) = words.next().zip(words.next()) {
             match (option.as_str(), &mut purpose) {
                 (CLAIM, Purpose::First { claim, .. }) => *claim = Claim::parse(&value).unwrap_or_default(),
                 (GIVE_UP, Purpose::First { given_up, .. }) => {
                     *given_up = value.split(',').map(str::to_owned).collect();
                 }
+                (READS_LOG, Purpose::First { reads_log, .. }) => *reads_log = value == "true",
+                (LOG, _) => log = Some(value),
                 (AGAIN, _) => {
                     let expected = Expected::parse(&value, &words.next()?)?;
                     purpose = Purpose::Again(expected);
@@ -160,7 +180,7 @@ impl Invocation {
                 _ => return None,
             }
         }
-        Some(Invocation { image, folder, host, purpose })
+        Some(Invocation { image, folder, host, log, purpose })
     }
 }
 
@@ -172,7 +192,7 @@ mod tests {
     fn arguments_round_trip() {
         let first = |claim, given_up: &[&str]| {
             let given_up = given_up.iter().map(|name| (*name).to_owned()).collect();
-            Purpose::First { claim, given_up }
+            Purpose::First { claim, given_up, reads_log: false }
         };
         for purpose in [
             first(Claim::Record, &[]),
@@ -180,13 +200,19 @@ mod tests {
             first(Claim::Command { from: None }, &[]),
             first(Claim::Command { from: Some("alpha".to_owned()) }, &["a"]),
             first(Claim::Adoption, &["a"]),
+            first(Claim::LogOf("alpha".to_owned()), &[]),
+            Purpose::First { claim: Claim::Command { from: None }, given_up: Vec::new(), reads_log: true },
             Purpose::Again(Expected { identity: "rbd:f/1/a".to_owned(), lineage: 9 }),
             Purpose::Standby(TakeOver::Command),
             Purpose::Standby(TakeOver::After(Duration::from_secs(60))),
         ] {
             let folder = PathBuf::from("/var/lib/hotset/rbd/owners");
-            let invocation = Invocation { image: "rbd:a/b".to_owned(), folder, host: "alpha".to_owned(), purpose };
-            assert_eq!(Invocation::parse(invocation.arguments().into_iter()), Some(invocation));
+            let (image, host) = ("rbd:a/b".to_owned(), "alpha".to_owned());
+            for log in [None, Some("a/log".to_owned())] {
+                let (image, folder, host, purpose) = (image.clone(), folder.clone(), host.clone(), purpose.clone());
+                let invocation = Invocation { image, folder, host, log, purpose };
+                assert_eq!(Invocation::parse(invocation.arguments().into_iter()), Some(invocation));
+            }
         }
     }
 
@@ -194,7 +220,8 @@ mod tests {
     fn damaged_claim_permits_nothing_beyond_the_record() {
         let words = ["rbd:a/b", "/f", "alpha", "--claim", "commandeer"].map(str::to_owned);
         let parsed = Invocation::parse(words.into_iter()).expect("an address");
-        assert_eq!(parsed.purpose, Purpose::First { claim: Claim::Record, given_up: Vec::new() });
+        let record = Purpose::First { claim: Claim::Record, given_up: Vec::new(), reads_log: false };
+        assert_eq!(parsed.purpose, record);
         assert_eq!(Invocation::parse(std::iter::empty()), None);
     }
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rbd::{Claim, Expected, LEASE, Mark, Purpose, Release, StandbyReport, Status, boot_ms, show_mark_id};
 
 use super::control::Control;
+use super::destaged::{is_destaged, record_destaged};
 use super::ffi::{CephError, Image};
 use super::image_owner::ImageOwner;
 use super::lease::Lease;
@@ -103,12 +104,21 @@ pub struct Site<'a> {
     pub folder: &'a Path,
     /// Name of the host.
     pub host: &'a str,
+    /// The image with its flash log, if the log lies on one.
+    pub log: Option<&'a str>,
 }
 
 /// The start of a helper.
 pub enum HelperStart {
-    /// The first one of a daemon for the image, with what permits to claim it, and the names of data that may be lost.
-    First(Claim, Vec<String>),
+    /// The first one of a daemon for the image, as [`Purpose::First`].
+    First {
+        /// What permits to claim the image.
+        claim: Claim,
+        /// The names of data that may be lost.
+        given_up: Vec<String>,
+        /// The daemon destages undestaged data from a log on an image.
+        reads_log: bool,
+    },
     /// A start after a crash, which must continue the ownership that the daemon has.
     Again(Expected),
 }
@@ -117,7 +127,7 @@ impl HelperStart {
     /// The start of a process with that purpose; `None` for one that only looks.
     pub fn new(purpose: Purpose) -> Option<HelperStart> {
         match purpose {
-            Purpose::First { claim, given_up } => Some(HelperStart::First(claim, given_up)),
+            Purpose::First { claim, given_up, reads_log } => Some(HelperStart::First { claim, given_up, reads_log }),
             Purpose::Again(expected) => Some(HelperStart::Again(expected)),
             Purpose::Standby(_) => None,
         }
@@ -127,19 +137,29 @@ impl HelperStart {
     pub fn expected(&self) -> Option<&Expected> {
         match self {
             HelperStart::Again(expected) => Some(expected),
-            HelperStart::First(..) => None,
+            HelperStart::First { .. } => None,
         }
     }
 
-    /// Checks the mark of another host. Returns it if its data may be lost.
-    fn check(&self, mark: Option<UndestagedMark>) -> Result<Option<u64>, LockError> {
-        let (HelperStart::First(_, given_up), Some(UndestagedMark { mark, .. })) = (self, mark) else {
-            return Ok(None);
-        };
-        match given_up.contains(&show_mark_id(mark.id)) {
-            true => Ok(Some(mark.id)),
-            false => Err(LockError::Undestaged(mark)),
+    /// Checks the mark of another host: its data is an obstacle, unless it may be lost or is destaged next. A start
+    /// after a crash goes on with the destage.
+    fn check(&self, mark: Option<UndestagedMark>) -> Result<Option<ForeignData>, LockError> {
+        let Some(UndestagedMark { mark, .. }) = mark else { return Ok(None) };
+        match self {
+            HelperStart::First { given_up, .. } if given_up.contains(&show_mark_id(mark.id)) => {
+                Ok(Some(ForeignData::GivenUp(mark.id)))
+            }
+            HelperStart::First { reads_log, .. } if !reads_log || mark.log.is_none() => {
+                Err(LockError::Undestaged(mark))
+            }
+            HelperStart::First { .. } | HelperStart::Again(_) => Ok(Some(ForeignData::InLog(mark))),
         }
+    }
+
+    /// True if the image has the log of another host, which is only read: what that host answers from its cache does
+    /// not matter.
+    fn is_of_log(&self) -> bool {
+        matches!(self, HelperStart::First { claim: Claim::LogOf(_), .. })
     }
 
     /// Applies the rule of claims to a look at the image. A start after a crash continues its ownership, or fails.
@@ -150,12 +170,21 @@ impl HelperStart {
         known: Option<&KnownRecord>,
         now: &Sighting,
     ) -> Result<Standing, LockError> {
-        let HelperStart::First(claim, _) = self else { return Ok(Standing::Owner) };
+        let HelperStart::First { claim, .. } = self else { return Ok(Standing::Owner) };
         match standing(&Facts::of(known, now), claim, host) {
             Standing::Standby => Err(LockError::Standby(Box::new(report_of(now, mark_of(image)?, None)))),
             standing => Ok(standing),
         }
     }
+}
+
+/// What becomes of the data of another host's mark.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ForeignData {
+    /// It is lost.
+    GivenUp(u64),
+    /// The daemon destages it from that host's log. The mark stays until then.
+    InLog(Mark),
 }
 
 /// An acquired lock.
@@ -164,8 +193,12 @@ pub struct OwnedLock {
     record: OwnerRecord,
     /// The ownership in the image's metadata.
     owner: ImageOwner,
-    /// The mark of another host whose data was given up.
-    pub given_up: Option<u64>,
+    /// The data of another host's mark.
+    foreign: Option<ForeignData>,
+    /// The data of the mark that the record names was destaged by another host. The number is used up.
+    is_destaged: bool,
+    /// The image with the flash log of this host.
+    log: Option<String>,
     folder: String,
 }
 
@@ -185,7 +218,7 @@ pub fn check_mark(image: &Image, identity: &str, folder: &Path, start: &HelperSt
 pub fn acquire(
     image: &Image,
     identity: &str,
-    Site { folder, host }: Site<'_>,
+    Site { folder, host, log }: Site<'_>,
     start: &HelperStart,
     control: &Arc<Control>,
 ) -> Result<(OwnedLock, Lease), LockError> {
@@ -248,7 +281,8 @@ pub fn acquire(
     let is_taken = standing == Standing::TakenOver;
     let former = before.recorded.as_ref().filter(|owner| is_taken && before.clients.contains(&owner.address));
     // The former owner may be alive although the cluster does not list its client: that may be blocked already.
-    let has_former_owner = is_taken && before.recorded.as_ref().is_some_and(|owner| owner.release.is_none());
+    let has_former_owner =
+        is_taken && !start.is_of_log() && before.recorded.as_ref().is_some_and(|owner| owner.release.is_none());
     if let Some(owner) = former.filter(|_| before.lock.is_none()) {
         return Err(LockError::Unlocked(owner.description()));
     }
@@ -309,12 +343,16 @@ pub fn acquire(
     let own_mark = mark.clone().filter(|mark| mark.is_own(known.as_ref(), interruption.is_none()));
     // A helper that is started again has the mark that its predecessor had, also if it was removed meanwhile.
     let kept_number = expected.and(known.as_ref()).and_then(|known| known.record.undestaged);
-    let given_up = match start.check(mark.filter(|_| own_mark.is_none())) {
-        Ok(given_up) => given_up,
+    let foreign = match start.check(mark.filter(|_| own_mark.is_none())) {
+        Ok(foreign) => foreign,
         Err(error) => {
             image.unlock()?;
             return Err(error);
         }
+    };
+    let destaged = match known.as_ref().and_then(|known| known.record.undestaged) {
+        Some(id) if is_destaged(image, id)? => Some(id),
+        Some(_) | None => None,
     };
     let epoch = after.recorded.as_ref().map_or(1, |owner| owner.epoch.saturating_add(1));
     let owner = ImageOwner {
@@ -345,7 +383,7 @@ pub fn acquire(
         token: new_token,
         token_before,
         address: own,
-        undestaged: own_mark.map(|own| own.mark.id).or(kept_number),
+        undestaged: own_mark.map(|own| own.mark.id).or(kept_number).or(destaged),
         claims,
         serve_after_ms,
         ..OwnerRecord::unowned(file.id().clone())
@@ -353,10 +391,11 @@ pub fn acquire(
     // The record is first: a crash or an error between the two leaves an ownership that is proven by its lock.
     file.write(&record).map_err(failed)?;
     image.set_owner(&owner.encode())?;
-    if given_up.is_some() {
+    if let Some(ForeignData::GivenUp(_)) = foreign {
         remove_mark(image)?;
     }
-    let lock = OwnedLock { file, record, owner, given_up, folder: folder_text };
+    let (is_destaged, log) = (destaged.is_some(), log.map(str::to_owned));
+    let lock = OwnedLock { file, record, owner, foreign, is_destaged, log, folder: folder_text };
     lock.keep_mark(image)?;
     Ok((lock, began))
 }
@@ -367,20 +406,52 @@ impl OwnedLock {
         &self.record
     }
 
+    /// The mark of another host whose data was given up.
+    pub fn given_up(&self) -> Option<u64> {
+        match self.foreign {
+            Some(ForeignData::GivenUp(id)) => Some(id),
+            Some(ForeignData::InLog(_)) | None => None,
+        }
+    }
+
+    /// The mark of another host from whose log the daemon destages data before it serves the image.
+    pub fn log_to_read(&self) -> Option<&Mark> {
+        match &self.foreign {
+            Some(ForeignData::InLog(mark)) => Some(mark),
+            Some(ForeignData::GivenUp(_)) | None => None,
+        }
+    }
+
+    /// True if another host has destaged all data that this host had marked as undestaged before.
+    pub fn is_destaged(&self) -> bool {
+        self.is_destaged
+    }
+
     /// Marks the image as lacking flushed writes that only this host may have, or removes the mark. The record has the
-    /// number of the mark first: after a crash between the two, a mark is known as the host's own.
+    /// number of the mark first: after a crash between the two, a mark is known as the host's own. A mark of another
+    /// host is removed once the daemon has destaged its data, and the image names that data first: after a crash
+    /// between the two, the data is destaged again.
     pub fn mark_undestaged(&mut self, image: &Image, is_marked: bool) -> Result<(), LockError> {
         let failed = |error| LockError::Record(self.folder.clone(), error);
         let present = mark_of(image)?.filter(|present| self.record.undestaged == Some(present.mark.id));
         match (is_marked, present) {
-            (true, Some(_)) => {}
-            (true, None) => {
+            (true, _) if self.log_to_read().is_some() => {
+                return Err(LockError::Undestaged(self.log_to_read().cloned().expect("it was there just now")));
+            }
+            (true, Some(_)) if !self.is_destaged => {}
+            (true, _) => {
                 self.record.undestaged = Some(random_number().map_err(failed)?);
                 self.file.write(&self.record).map_err(failed)?;
+                self.is_destaged = false;
                 self.keep_mark(image)?;
             }
             (false, _) => {
+                if let Some(mark) = self.log_to_read() {
+                    record_destaged(image, mark.id)?;
+                }
                 remove_mark(image)?;
+                self.foreign = None;
+                self.is_destaged = false;
                 if self.record.undestaged.take().is_some() {
                     self.file.write(&self.record).map_err(failed)?;
                 }
@@ -391,8 +462,8 @@ impl OwnedLock {
 
     /// Makes the mark that the record names again, if it is missing.
     pub fn keep_mark(&self, image: &Image) -> Result<(), LockError> {
-        let Some(id) = self.record.undestaged else { return Ok(()) };
-        Ok(keep_mark(image, Mark { id, host: self.owner.host.clone() })?)
+        let Some(id) = self.record.undestaged.filter(|_| !self.is_destaged) else { return Ok(()) };
+        Ok(keep_mark(image, Mark { id, host: self.owner.host.clone(), log: self.log.clone() })?)
     }
 
     /// Number of the ownership.
@@ -404,7 +475,8 @@ impl OwnedLock {
     /// released next; until then no other host claims the image. After a crash between the two, the lock is that of a
     /// dead client.
     pub fn record_release(&mut self, image: &Image, release: &Release) -> Result<(), LockError> {
-        if self.record.undestaged.is_some() || mark_of(image)?.is_some() {
+        let is_own_complete = self.record.undestaged.is_none() || self.is_destaged;
+        if !is_own_complete || mark_of(image)?.is_some() {
             return Err(LockError::Marked);
         }
         // librbd writes metadata of other clients' images too: only the present owner may replace its record.

@@ -4,6 +4,7 @@
 //! Its arguments are a [`rbd::Invocation`].
 
 mod control;
+mod destaged;
 mod ffi;
 mod image_owner;
 mod lease;
@@ -76,8 +77,8 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let Invocation { image, folder, host, purpose } = invocation;
-    let site = Site { folder: &folder, host: &host };
+    let Invocation { image, folder, host, log, purpose } = invocation;
+    let site = Site { folder: &folder, host: &host, log: log.as_deref() };
     let ended = match purpose {
         Purpose::Standby(take_over) => standby::watch(&image, site, take_over, &control),
         purpose => match HelperStart::new(purpose) {
@@ -102,7 +103,7 @@ fn serve(spec: &str, site: Site<'_>, start: &HelperStart, control: &Arc<Control>
     control.send(&Status::Progress("connecting to the cluster".to_owned()));
     let cluster = Arc::new(Cluster::connect(libraries, &spec)?);
     control.send(&Status::Progress("opening the image".to_owned()));
-    if let HelperStart::First(claim, _) = start {
+    if let HelperStart::First { claim, .. } = start {
         let image = Image::open_read_only(&cluster, &spec)?;
         let identity = identity_of(&image, &spec)?;
         standby::check_standing(&image, &identity, site, claim)?;
@@ -112,15 +113,16 @@ fn serve(spec: &str, site: Site<'_>, start: &HelperStart, control: &Arc<Control>
     options::check(&image)?;
     let identity = identity_of(&image, &spec)?;
     let (lock, lease) = lock::acquire(&image, &identity, site, start, control)?;
-    let (record, given_up) = (lock.record().clone(), lock.given_up);
-    let epoch = lock.epoch();
+    let (record, given_up, is_destaged) = (lock.record().clone(), lock.given_up(), lock.is_destaged());
+    let (epoch, log_to_read) = (lock.epoch(), lock.log_to_read().cloned());
     let lock = Arc::new(Mutex::new(lock));
     let ownership = ownership::watch(&image, Arc::clone(&lock), Arc::clone(control), lease)?;
     wait_for_former_owner(record.serve_after_ms, control);
     ownership.end_if_expired();
     let (image_owned, reason) = (Expected { identity, lineage: record.lineage }, record.reason);
     let proven_ms = ownership.proven_ms();
-    control.send(&Status::Ready(Ownership { image: image_owned, proven_ms, given_up, epoch, reason }));
+    log_to_read.into_iter().for_each(|mark| control.send(&Status::LogToRead(mark)));
+    control.send(&Status::Ready(Ownership { image: image_owned, proven_ms, given_up, epoch, is_destaged, reason }));
     ownership.obey(orders, &image, &lock);
     let served = server::serve_until_closed(&image, &ownership, control);
     let image = into_only_handle(image);

@@ -23,7 +23,7 @@ const LOOK_PAUSE: Duration = Duration::from_secs(5);
 /// Looks at the image until the daemon closes the control channel, and reports what has changed.
 pub fn watch(
     spec: &str,
-    Site { folder, host }: Site<'_>,
+    Site { folder, host, .. }: Site<'_>,
     take_over: TakeOver,
     control: &Arc<Control>,
 ) -> Result<(), StartError> {
@@ -75,7 +75,7 @@ fn claim_of(
 pub fn check_standing(
     image: &Image,
     identity: &str,
-    Site { folder, host }: Site<'_>,
+    Site { folder, host, .. }: Site<'_>,
     claim: &Claim,
 ) -> Result<(), LockError> {
     let (known, now) = (peek(folder, identity)?, look(image)?);

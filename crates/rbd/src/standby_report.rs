@@ -27,7 +27,7 @@ impl StandbyReport {
         let StandbyReport { owner, epoch, has_client, release, mark, claim } = self;
         let (release, claim) = (release.as_ref().map(Release::encode), claim.as_ref().map(Claim::encode));
         let none = || "-".to_owned();
-        let mark = mark.as_ref().map_or_else(none, |mark| format!("{} {}", show_mark_id(mark.id), mark.host));
+        let mark = mark.as_ref().map_or_else(none, |mark| format!("{} {}", show_mark_id(mark.id), mark.encode_place()));
         let (release, claim) = (release.unwrap_or_else(none), claim.unwrap_or_else(none));
         format!("{epoch} {has_client} {release} {claim} {owner} {mark}")
     }
@@ -44,7 +44,7 @@ impl StandbyReport {
         let owner = words.next()?.to_owned();
         let mark = match words.next()? {
             "-" => None,
-            id => Some(Mark { id: parse_mark_id(id)?, host: words.next()?.to_owned() }),
+            id => Some(Mark::parse(parse_mark_id(id)?, words.next()?)),
         };
         Some(StandbyReport { owner, epoch, has_client, release, mark, claim })
     }
@@ -67,7 +67,7 @@ mod tests {
         let full = StandbyReport {
             has_client: false,
             release: Some(Release::To("beta".to_owned())),
-            mark: Some(Mark { id: 9, host: "alpha".to_owned() }),
+            mark: Some(Mark::parse(9, "alpha vms/log")),
             claim: Some(Claim::Absent(5)),
             ..plain.clone()
         };

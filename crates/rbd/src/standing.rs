@@ -105,8 +105,11 @@ pub fn standing(facts: &Facts<'_>, claim: &Claim, host: &str) -> Standing {
             Standing::Inherited
         }
         Claim::Adoption if facts.tie != Tie::Other && !facts.has_living_owner => Standing::Inherited,
-        Claim::Log if !facts.has_living_owner => Standing::Inherited,
-        Claim::Record | Claim::Command { .. } | Claim::Absent(_) | Claim::Adoption | Claim::Log => Standing::Standby,
+        Claim::LogOf(host) if *host == owner.host => Standing::TakenOver,
+        Claim::Log | Claim::LogOf(_) if !facts.has_living_owner => Standing::Inherited,
+        Claim::Record | Claim::Command { .. } | Claim::Absent(_) | Claim::Adoption | Claim::Log | Claim::LogOf(_) => {
+            Standing::Standby
+        }
     }
 }
 
@@ -259,6 +262,16 @@ mod tests {
         assert_eq!(standing(&facts(Some(&owner)), &Claim::Adoption, HOST), Standing::Standby);
         let alive = Facts { has_client: true, has_living_owner: true, ..facts(Some(&owner)) };
         assert_eq!(standing(&alive, &Claim::Log, HOST), Standing::Standby);
+    }
+
+    #[test]
+    fn log_of_a_host_is_taken_from_that_host_alone_while_its_owner_lives() {
+        let owner = owner(None);
+        let log_of = |host: &str| Claim::LogOf(host.to_owned());
+        let alive = Facts { has_client: true, has_living_owner: true, ..facts(Some(&owner)) };
+        assert_eq!(standing(&alive, &log_of("alpha"), HOST), Standing::TakenOver);
+        assert_eq!(standing(&alive, &log_of("gamma"), HOST), Standing::Standby, "another host reads it");
+        assert_eq!(standing(&facts(Some(&owner)), &log_of("gamma"), HOST), Standing::Inherited, "that host died");
     }
 
     #[test]

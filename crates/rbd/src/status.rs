@@ -16,8 +16,37 @@ pub struct Ownership {
     pub given_up: Option<u64>,
     /// Number of the ownership among those of the image.
     pub epoch: u64,
+    /// All data that this host had marked as undestaged before is in the image: another host has destaged it.
+    pub is_destaged: bool,
     /// Why another lineage ended with this one; empty if this is the first one.
     pub reason: String,
+}
+
+/// In place of the number of a mark.
+const NONE: &str = "-";
+
+impl Ownership {
+    /// The ownership as words.
+    fn encode(&self) -> String {
+        let Ownership { image, proven_ms, given_up, epoch, is_destaged, reason } = self;
+        let (identity, lineage) = (&image.identity, image.show_lineage());
+        let given_up = given_up.map_or_else(|| NONE.to_owned(), show_mark_id);
+        format!("{identity} {lineage} {proven_ms} {given_up} {epoch} {is_destaged} {reason}")
+    }
+
+    fn parse(text: &str) -> Option<Ownership> {
+        let mut words = text.splitn(7, ' ');
+        let image = Expected::parse(words.next()?, words.next()?)?;
+        let proven_ms = words.next()?.parse().ok()?;
+        let given_up = match words.next()? {
+            NONE => None,
+            id => Some(parse_mark_id(id)?),
+        };
+        let epoch = words.next()?.parse().ok()?;
+        let is_destaged = words.next()?.parse().ok()?;
+        let reason = words.next().unwrap_or("").to_owned();
+        Some(Ownership { image, proven_ms, given_up, epoch, is_destaged, reason })
+    }
 }
 
 /// A message about the image.
@@ -40,6 +69,8 @@ pub enum Status {
     NotMarked(u64, String),
     /// The image has a mark of another host; the process ends.
     Undestaged(Mark),
+    /// The image, which will be open, has a mark of another host, from whose log the daemon destages the data first.
+    LogToRead(Mark),
     /// Another host owns the image; a process that was to serve it ends.
     Standby(StandbyReport),
     /// The image was released for a move; the process ends.
@@ -55,15 +86,13 @@ impl Status {
     pub fn encode(&self) -> String {
         let line = match self {
             Status::Progress(text) => format!("progress {text}"),
-            Status::Ready(Ownership { image, proven_ms, given_up, epoch, reason }) => {
-                let given_up = show_mark_id(given_up.unwrap_or(0));
-                format!("ready {} {} {proven_ms} {given_up} {epoch} {reason}", image.identity, image.show_lineage())
-            }
+            Status::Ready(ownership) => format!("ready {}", ownership.encode()),
             Status::Renewed(proven_ms) => format!("renewed {proven_ms}"),
             Status::Busy(text) => format!("busy {text}"),
             Status::Marked(number) => format!("marked {number}"),
             Status::NotMarked(number, text) => format!("not-marked {number} {text}"),
-            Status::Undestaged(Mark { id, host }) => format!("undestaged {} {host}", show_mark_id(*id)),
+            Status::Undestaged(mark) => format!("undestaged {} {}", show_mark_id(mark.id), mark.encode_place()),
+            Status::LogToRead(mark) => format!("log-to-read {} {}", show_mark_id(mark.id), mark.encode_place()),
             Status::Standby(report) => format!("standby {}", report.encode()),
             Status::Released => "released".to_owned(),
             Status::NotReleased(text) => format!("not-released {text}"),
@@ -83,17 +112,7 @@ impl Status {
         let text = text.to_owned();
         Some(match kind {
             "progress" => Status::Progress(text),
-            "ready" => {
-                let (identity, rest) = text.split_once(' ')?;
-                let (lineage, rest) = rest.split_once(' ')?;
-                let (proven_ms, rest) = rest.split_once(' ')?;
-                let (given_up, rest) = rest.split_once(' ')?;
-                let (epoch, reason) = rest.split_once(' ').unwrap_or((rest, ""));
-                let (image, proven_ms) = (Expected::parse(identity, lineage)?, proven_ms.parse().ok()?);
-                let given_up = Some(parse_mark_id(given_up)?).filter(|id| *id != 0);
-                let (epoch, reason) = (epoch.parse().ok()?, reason.to_owned());
-                Status::Ready(Ownership { image, proven_ms, given_up, epoch, reason })
-            }
+            "ready" => Status::Ready(Ownership::parse(&text)?),
             "renewed" => Status::Renewed(text.parse().ok()?),
             "busy" => Status::Busy(text),
             "marked" => Status::Marked(text.parse().ok()?),
@@ -101,10 +120,8 @@ impl Status {
                 let (number, text) = text.split_once(' ')?;
                 Status::NotMarked(number.parse().ok()?, text.to_owned())
             }
-            "undestaged" => {
-                let (id, host) = text.split_once(' ')?;
-                Status::Undestaged(Mark { id: parse_mark_id(id)?, host: host.to_owned() })
-            }
+            "undestaged" => Status::Undestaged(parse_mark(&text)?),
+            "log-to-read" => Status::LogToRead(parse_mark(&text)?),
             "standby" => Status::Standby(StandbyReport::parse(&text)?),
             "not-released" => Status::NotReleased(text),
             "failed" => Status::Failed(text),
@@ -112,6 +129,11 @@ impl Status {
             _ => return None,
         })
     }
+}
+
+fn parse_mark(text: &str) -> Option<Mark> {
+    let (id, place) = text.split_once(' ')?;
+    Some(Mark::parse(parse_mark_id(id)?, place))
 }
 
 #[cfg(test)]
@@ -124,12 +146,15 @@ mod tests {
         let image = Expected { identity: "rbd:f/1/a".to_owned(), lineage: 7 };
         assert_eq!(Expected::parse(&image.identity, &image.show_lineage()), Some(image.clone()));
         assert_eq!(image.image_id(), Some("a"));
-        let ownership = Ownership { image, proven_ms: 5, given_up: None, epoch: 4, reason: text() };
+        let ownership = Ownership { image, proven_ms: 5, given_up: None, epoch: 4, is_destaged: false, reason: text() };
+        let mark = Mark::parse(9, "alpha vms/ns/log");
         let report = StandbyReport::parse("3 true any record alpha 0000000000000009 beta").expect("a report");
         for status in [
             Status::Progress(text()),
             Status::Ready(Ownership { reason: String::new(), ..ownership.clone() }),
-            Status::Ready(Ownership { given_up: Some(9), ..ownership }),
+            Status::Ready(Ownership { given_up: Some(9), is_destaged: true, ..ownership }),
+            Status::LogToRead(mark.clone()),
+            Status::Undestaged(Mark { log: None, ..mark.clone() }),
             Status::Standby(report),
             Status::Released,
             Status::NotReleased(text()),
@@ -137,7 +162,7 @@ mod tests {
             Status::Busy(text()),
             Status::Marked(7),
             Status::NotMarked(8, text()),
-            Status::Undestaged(Mark { id: 9, host: text() }),
+            Status::Undestaged(mark),
             Status::Failed(text()),
             Status::Lost(text()),
         ] {

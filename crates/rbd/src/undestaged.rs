@@ -48,16 +48,16 @@ impl UndestagedMark {
         let mut words = text.splitn(3, ' ');
         let id = words.next().and_then(parse_mark_id);
         let parsed = id.zip(words.next().zip(words.next()));
-        let (id, image_id, host) = match parsed {
-            Some((id, (image_id, host))) => (id, image_id, host),
+        let (id, image_id, place) = match parsed {
+            Some((id, (image_id, place))) => (id, image_id, place),
             None => (u64::MAX, image_id, "UNKNOWN"),
         };
-        UndestagedMark { mark: Mark { id, host: host.to_owned() }, image_id: image_id.to_owned() }
+        UndestagedMark { mark: Mark::parse(id, place), image_id: image_id.to_owned() }
     }
 
     /// The metadata value.
     pub fn encode(&self) -> String {
-        format!("{} {} {}", show_mark_id(self.mark.id), self.image_id, self.mark.host)
+        format!("{} {} {}", show_mark_id(self.mark.id), self.image_id, self.mark.encode_place())
     }
 
     /// True if the record has the number of the mark. The record may be a copy.
@@ -81,8 +81,10 @@ mod tests {
 
     #[test]
     fn mark_belongs_to_the_state_directory_that_made_it() {
-        let mark = UndestagedMark { mark: Mark { id: 7, host: "alpha".to_owned() }, image_id: "a1".to_owned() };
+        let mark = UndestagedMark { mark: Mark::parse(7, "alpha vms/log"), image_id: "a1".to_owned() };
         assert_eq!(UndestagedMark::parse(&mark.encode(), "a1"), mark);
+        assert_eq!(mark.mark.log.as_deref(), Some("vms/log"));
+        assert_eq!(UndestagedMark::parse("7 a1 alpha", "a1").mark, Mark { log: None, ..mark.mark.clone() });
         let file = LockFileId { boot: "b".to_owned(), machine: "m".to_owned(), device: 1, inode: 2 };
         let known = |undestaged, locality| KnownRecord {
             record: OwnerRecord { undestaged, ..OwnerRecord::unowned(file.clone()) },

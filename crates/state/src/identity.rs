@@ -79,6 +79,9 @@ pub struct Claim<'a> {
     pub writes: bool,
     /// Accepted losses.
     pub accept: &'a Acceptance,
+    /// The backing has all data that this daemon had flushed: another host has destaged it from this one's flash log,
+    /// and unflushed writes ended with the ownership of this host.
+    pub is_destaged: bool,
 }
 
 /// Admission of a volume to service.
@@ -240,7 +243,8 @@ impl State {
         let record = &self.volumes[index];
         let name = claim.name.to_owned();
         let Some(loss) = self.loss_of(record, claim) else { return Ok(false) };
-        if claim.discards(&loss.volume_id) {
+        let is_destaged = claim.is_destaged && record.backing_identity == claim.identity;
+        if is_destaged || claim.discards(&loss.volume_id) {
             return Ok(true);
         }
         let mark = record.dirty_on_flash.as_deref();
@@ -612,6 +616,7 @@ impl<'a> Claim<'a> {
             evidence: None,
             writes: true,
             accept: NO_ACCEPTANCE,
+            is_destaged: false,
         }
     }
 }

@@ -38,7 +38,7 @@ pub use error::{READ_ONLY_REMEDY, StateError};
 pub use fields::show_volume_id;
 pub use identity::{Acceptance, Admission, Claim, UndestagedBlocks, random_identity, random_number};
 pub use loss::{acknowledges_durable_writes, loss_to_report, recovers_under_file_policy, unflushed_loss};
-pub use manifest::{Holding, RebuildError, StoreInventory, devices_in_copy, rebuild};
+pub use manifest::{Holding, RebuildError, StoreInventory, devices_in_copy, rebuild, volume_in_copy};
 pub use overrides::{
     DECLARED_LOST, FLASH_MAX, FLASH_MIN, MEMORY_MAX, MEMORY_MIN, MODE, PINNED, POLICY, effective, effective_mode,
     effective_policy,

@@ -144,6 +144,18 @@ pub fn devices_in_copy(packed: &[u8], store: &str) -> BTreeSet<PathBuf> {
     stores.into_iter().find(|record| record.store == store).map(|record| record.devices).unwrap_or_default()
 }
 
+/// The volume on this backing whose dirty data the store may have, by a copy of the records on its devices. The copy may
+/// be older than the data.
+pub fn volume_in_copy(packed: &[u8], store: &str, backing_identity: &str) -> Option<VolumeId> {
+    let Manifest { volumes, displaced, .. } = unpack(packed).ok()?;
+    let has_data = |record: &VolumeRecord| {
+        let is_elsewhere = record.dirty_on_flash.as_deref().is_some_and(|known| known != store);
+        record.backing_identity == backing_identity && !is_elsewhere
+    };
+    let record = volumes.iter().chain(&displaced).find(|record| has_data(record))?;
+    Some(record.volume_id)
+}
+
 /// Refuses devices that were last used before a known later use.
 fn check_age(current: &State, inventory: &StoreInventory) -> Result<(), RebuildError> {
     let is_own = uuid_of(&current.identity) == Some(inventory.ownership.owner);
@@ -293,6 +305,20 @@ mod tests {
         assert_eq!(devices_in_copy(&copy, "cd"), BTreeSet::from([PathBuf::from("/dev/c")]));
         assert_eq!(devices_in_copy(&copy, "ef"), BTreeSet::new());
         assert_eq!(devices_in_copy(b"damaged", "ab"), BTreeSet::new());
+    }
+
+    #[test]
+    fn volume_is_found_by_its_backing_unless_its_data_is_in_another_store() {
+        let mut state = State::default();
+        for (name, disk, number) in [("web", "disk-1", 7), ("db", "disk-2", 8)] {
+            state.identify(&Claim::plain(name, disk), || VolumeId(number)).expect("new");
+        }
+        state.mark_on_flash(VolumeId(7), Some("ab"));
+        let copy = state.manifest(usize::MAX).expect("no limit");
+        let find = |store, disk| volume_in_copy(&copy, store, disk);
+        assert_eq!([find("ab", "disk-1"), find("cd", "disk-1")], [Some(VolumeId(7)), None]);
+        assert_eq!([find("ab", "disk-2"), find("ab", "disk-3")], [Some(VolumeId(8)), None]);
+        assert_eq!(volume_in_copy(b"damaged", "ab", "disk-1"), None);
     }
 
     #[test]

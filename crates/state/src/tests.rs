@@ -641,6 +641,32 @@ fn dirty_data_of_another_lineage_is_refused_and_clean_pages_are_dropped() {
 }
 
 #[test]
+fn data_that_another_host_has_destaged_is_dropped_from_the_log_with_its_volume_id() {
+    let mut state = State::default();
+    state.begin_life(1, 2);
+    let evidence = |lineage: &str| Evidence {
+        has_stored_identity: true,
+        blocks_in_log: 5,
+        content: ContentRecord { lineage: Some(lineage.to_owned()), ..ContentRecord::default() },
+        ..Evidence::default()
+    };
+    let (own, later) = (evidence("a"), evidence("b"));
+    let claim = |evidence| Claim { store: Some("ab"), evidence: Some(evidence), ..Claim::plain("web", "rbd:f/1/a") };
+    let id = state.identify(&claim(&own), || VolumeId(7)).expect("new").volume_id;
+    state.mark_on_flash(id, Some("ab"));
+    let undestaged = undestaged(id, 5);
+    let returned = |is_destaged| Claim { undestaged: &undestaged, is_destaged, ..claim(&later) };
+    let refused = state.identify(&returned(false), || VolumeId(8)).expect_err("another host may have written");
+    assert_eq!(refused.code(), "owner-changed");
+    // The data of a former backing of the volume is no part of what was destaged.
+    let elsewhere = Claim { identity: "rbd:f/1/b", ..returned(true) };
+    assert_eq!(state.clone().identify(&elsewhere, || VolumeId(8)).expect_err("it has data").code(), "backing-changed");
+    let admitted = state.identify(&returned(true), || VolumeId(8)).expect("its data is complete");
+    assert_eq!(admitted, Admission { volume_id: VolumeId(8), drops_pages: true });
+    assert!(state.is_given_up(id), "the log drops it");
+}
+
+#[test]
 fn command_that_names_data_of_another_host_accepts_nothing_else() {
     let accept = |names: &str| Acceptance { adopt: true, give_up: Some(names.to_owned()), ..Acceptance::default() };
     assert_eq!(accept("07").without(Some("07")), Acceptance::default());

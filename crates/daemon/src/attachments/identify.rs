@@ -112,8 +112,8 @@ impl Attachments {
                     }
                     let in_memory =
                         |record: &VolumeRecord| findings.undestaged.get(&record.volume_id).map(|entry| entry.in_memory);
-                    let drops_memory =
-                        accept.give_up.is_some() && records().filter_map(in_memory).any(|blocks| blocks > 0);
+                    let discards = accept.give_up.is_some() || facts.is_destaged;
+                    let drops_memory = discards && records().filter_map(in_memory).any(|blocks| blocks > 0);
                     let admission = self.identify(state, config, facts, (&findings, evidence), accept, &names)?;
                     // A new backing without the volume's data begins a new history.
                     let is_unclean = is_unclean && (has_record || known_id == Some(admission.volume_id));
@@ -261,6 +261,7 @@ impl Attachments {
             evidence,
             writes: !config.read_only,
             accept,
+            is_destaged: facts.is_destaged,
         })
     }
 }

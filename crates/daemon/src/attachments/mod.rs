@@ -84,10 +84,14 @@ impl Attachments {
             }
             findings => findings,
         };
+        let is_destaged = opened.iter().flatten().any(|opened| opened.facts.is_destaged);
         let identified = self.identify_all(&requested, &opened, findings, &accept);
         // The flash devices get the new records before any volume relies on them.
         self.flash.save_manifest().await;
         let (placements, late) = self.serve_all(&requested, opened, identified, request_limit).await;
+        if is_destaged && let Err(failure) = self.flash.discard_given_up().await {
+            log::warn!(target: VOLUME, "{}", failure.message);
+        }
         if let Err(failure) = self.memory.delete_unneeded_images().await {
             log::error!(target: VOLUME, "{}", failure.message);
         }

@@ -19,7 +19,7 @@ use super::super::settings::Settings;
 use super::super::volumes::open_attempts::remedy;
 use super::super::volumes::{KnownVolume, RequestedVolume, STANDBY, standby_text};
 use super::Attachments;
-use config::{BackingSpec, TakeOverMode, VolumeConfig, is_device};
+use config::{BackingSpec, FlashConfig, TakeOverMode, VolumeConfig, is_device};
 use state::{Acceptance, Refusal, State};
 
 /// Time without an image after which requests of its volume fail until it is served again.
@@ -166,6 +166,8 @@ impl Attachments {
                 TakeOverMode::Automatic => TakeOver::After(config.take_over.after),
             },
             gives_up: None,
+            reads_log: false,
+            log: self.settings.current().flash.as_ref().and_then(FlashConfig::log_image).map(|image| image.place()),
             fails_after: Some(BACKING_FAILS_AFTER),
         }
     }

@@ -100,6 +100,8 @@ pub struct OpenFacts {
     pub nbd_devices_below: Vec<KernelNbdDevice>,
     /// The name of data of another host that the opening has given up.
     pub given_up: Option<String>,
+    /// Another host has destaged all data that this one had in its flash log.
+    pub is_destaged: bool,
     /// Number of the ownership of an image that several hosts reach.
     pub ownership: Option<u64>,
     /// The superblocks of a pool on a file or block device.
@@ -109,7 +111,7 @@ pub struct OpenFacts {
 /// Opens the storage that `plan` describes on this core.
 pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing<RealSeam>, OpenFacts), DiskError> {
     let (mut nbd_devices_below, mut group_content) = (Vec::new(), GroupContent::NoGroup);
-    let (mut given_up, mut ownership) = (None, None);
+    let (mut given_up, mut ownership, mut is_destaged) = (None, None, false);
     let backing = match &plan.backing {
         BackingTarget::Path(path) => {
             let disk = open_path(&local.seam, plan, path.clone()).await?;
@@ -125,7 +127,7 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
         }
         BackingTarget::Rbd(helper_plan) => {
             let helper = RbdHelper::start(helper_plan, plan.limit).await?;
-            (given_up, ownership) = (helper.given_up(), helper.epoch());
+            (given_up, ownership, is_destaged) = (helper.given_up(), helper.epoch(), helper.is_destaged());
             let options = NbdOptions { read_only: plan.read_only, ..image_options() };
             Backing::nbd(connect_image(&local.seam, &helper_plan.image, helper, options).await?)
         }
@@ -161,6 +163,7 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
         geometry: backing.disk.geometry(),
         nbd_devices_below,
         given_up,
+        is_destaged,
         ownership,
         group_content,
     };

@@ -5,12 +5,14 @@ use messages::report::FleetReport;
 use messages::{Answer, ErrorKind, Failure};
 use rbd::{Claim, ImageSpec, Release, StandbyReport};
 
-use super::super::rbd_helper::{HeldHelper, hold};
-use super::super::volumes::{KnownVolume, Placement, VolumeStatus, standby_text};
+use super::super::foreign_log::{DestagedLog, destage_foreign_log};
+use super::super::rbd_helper::{HeldHelper, HelperPlan, hold};
+use super::super::volumes::{KnownVolume, Placement, RequestedVolume, VolumeStatus, standby_text};
 use super::Daemon;
 use config::{BackingSpec, VolumeConfig};
 use logging::{self as log, VOLUME};
-use state::{Acceptance, VolumeRecord, effective_policy};
+use state::{Acceptance, UNDESTAGED_ELSEWHERE, VolumeRecord, effective_policy};
+use units::show_bytes;
 
 impl Daemon {
     /// `fleet move`: destages while clients are served, detaches the volume as a removal does, and releases its image
@@ -69,7 +71,11 @@ impl Daemon {
         let (owner, before) = (known.standby().map(|report| report.owner.clone()), known.status.clone());
         self.volumes.order_claim(name, Claim::Command { from });
         let accept = Acceptance { give_up, ..Acceptance::default() };
-        let attached = self.attachments.attach(known.config, known.from_file, accept).await;
+        let requested = (known.config, known.from_file);
+        let mut attached = self.attachments.attach(requested.0.clone(), requested.1, accept.clone()).await;
+        if accept.give_up.is_none() && attached.as_ref().is_err_and(is_undestaged) {
+            attached = self.attach_after_log(requested, true).await;
+        }
         self.volumes.end_claim(name);
         self.standbys.forget(name);
         if let Err(failure) = attached {
@@ -83,9 +89,31 @@ impl Daemon {
             return Err(Failure { kind, message, ..failure });
         }
         self.flash.discard_given_up().await?;
-        let owner = owner.unwrap_or_else(|| "unknown".to_owned());
-        log::warn!(target: VOLUME, volume = name, "volume {name}: taken over from host {owner} by command");
+        let former = owner.map_or(String::new(), |owner| format!(" from host {owner}"));
+        log::warn!(target: VOLUME, volume = name, "volume {name}: taken over{former} by command");
         self.show(name).await
+    }
+
+    /// Destages the data of a volume that is in the log of its owner, if that lies on an image, and attaches the volume
+    /// by the claim that is ordered for it.
+    pub(super) async fn attach_after_log(
+        &self,
+        (config, from_file): RequestedVolume,
+        is_ordered: bool,
+    ) -> Result<(), Failure> {
+        let (name, claim) = (config.name.clone(), self.volumes.claim_of(&config.name).unwrap_or_default());
+        if let BackingSpec::Rbd(image) = &config.backing {
+            let plan = HelperPlan { claim, reads_log: true, ..self.attachments.helper_plan(&config, image) };
+            if let Some(DestagedLog { mark, replayed }) = destage_foreign_log(plan, &name, is_ordered).await? {
+                let bytes = replayed.data_blocks * seam::BLOCK_BYTES as u64;
+                log::warn!(
+                    target: VOLUME, volume = name,
+                    "volume {name}: {} of flushed data and {} zeroed blocks of host {} were destaged from its log",
+                    show_bytes(bytes), replayed.zero_blocks, mark.host
+                );
+            }
+        }
+        self.attachments.attach(config, from_file, Acceptance::default()).await
     }
 
     /// The ownership of a volume on an image that several hosts can own.
@@ -197,6 +225,11 @@ impl Daemon {
     fn is_on_standby(&self, name: &str) -> bool {
         self.volumes.find(name).is_some_and(|known| known.standby().is_some())
     }
+}
+
+/// True for the refusal of an image that lacks flushed data of another host.
+pub fn is_undestaged(failure: &Failure) -> bool {
+    failure.refusal.as_deref() == Some(UNDESTAGED_ELSEWHERE)
 }
 
 /// Releases the image of a removed volume, which is complete, for any host.

@@ -3,10 +3,13 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use messages::Failure;
+use rbd::Claim;
 use seam::real::PATH_TIMEOUT;
 
-use super::super::volumes::STANDBY;
+use super::super::volumes::{RequestedVolume, STANDBY};
 use super::Daemon;
+use super::fleet::is_undestaged;
 use logging::{self as log, VOLUME};
 
 /// Interval at which volumes with a due attempt are collected.
@@ -23,7 +26,7 @@ impl Daemon {
     }
 
     /// Serves the volumes on standby whose images this host may claim by now.
-    async fn claim_due(&self) {
+    async fn claim_due(self: &Rc<Self>) {
         if self.stop.is_stopping() {
             return self.standbys.end();
         }
@@ -38,9 +41,11 @@ impl Daemon {
         if requested.is_empty() {
             return;
         }
-        let names: Vec<String> = requested.iter().map(|(config, _)| config.name.clone()).collect();
-        let results = self.attachments.attach_all(requested, state::Acceptance::default(), PATH_TIMEOUT).await;
-        for (name, result) in names.into_iter().zip(results) {
+        let results = self.attachments.attach_all(requested.clone(), state::Acceptance::default(), PATH_TIMEOUT).await;
+        drop(guards);
+        for (requested, result) in requested.into_iter().zip(results) {
+            let name = requested.0.name.clone();
+            self.read_log_of_absent_owner(requested, &result);
             match result {
                 Ok(()) => log::info!(
                     target: VOLUME, volume = name,
@@ -53,10 +58,30 @@ impl Daemon {
             }
             self.standbys.forget(&name);
         }
-        drop(guards);
     }
 
-    async fn retry_due(&self) {
+    /// Takes over a volume by itself whose absent owner had flushed data in a log on an image. Another attempt follows
+    /// with the next retry of the volume.
+    fn read_log_of_absent_owner(self: &Rc<Self>, requested: RequestedVolume, result: &Result<(), Failure>) {
+        let name = requested.0.name.clone();
+        let is_absent = matches!(self.volumes.claim_of(&name), Some(Claim::Absent(_)));
+        if !is_absent || !result.as_ref().is_err_and(is_undestaged) {
+            return;
+        }
+        let (daemon, of_task) = (Rc::clone(self), name.clone());
+        self.volumes.spawn_change(&name, async move {
+            match daemon.attach_after_log(requested, false).await {
+                Ok(()) => log::warn!(
+                    target: VOLUME, volume = of_task,
+                    "volume {of_task}: taken over from its absent owner, with the flushed data in that host's log"
+                ),
+                Err(failure) if is_undestaged(&failure) => {}
+                Err(failure) => log::error!(target: VOLUME, volume = of_task, "{}", failure.message),
+            }
+        });
+    }
+
+    async fn retry_due(self: &Rc<Self>) {
         let due = self.volumes.take_due(Instant::now());
         if due.is_empty() || self.stop.is_stopping() {
             return;
@@ -69,8 +94,10 @@ impl Daemon {
             refusals_before.push((known.config.name.clone(), known.refusal().cloned()));
             requested.push((known.config, known.from_file));
         }
-        let results = self.attachments.attach_all(requested, state::Acceptance::default(), PATH_TIMEOUT).await;
-        for ((name, refusal), result) in refusals_before.into_iter().zip(results) {
+        let results = self.attachments.attach_all(requested.clone(), state::Acceptance::default(), PATH_TIMEOUT).await;
+        drop(guards);
+        for (((name, refusal), requested), result) in refusals_before.into_iter().zip(requested).zip(results) {
+            self.read_log_of_absent_owner(requested, &result);
             match result {
                 Ok(()) => log::info!(
                     target: VOLUME, volume = name,
@@ -84,6 +111,5 @@ impl Daemon {
                 Err(failure) => log::debug!(target: VOLUME, volume = name, "{}", failure.message),
             }
         }
-        drop(guards);
     }
 }

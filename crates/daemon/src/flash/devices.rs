@@ -162,6 +162,8 @@ async fn open_log_image(
         claim: if is_known { Claim::Log } else { Claim::Record },
         take_over: TakeOver::Command,
         gives_up: None,
+        reads_log: false,
+        log: None,
         fails_after: None,
     };
     let began = local.seam.now();

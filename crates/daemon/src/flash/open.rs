@@ -257,7 +257,7 @@ async fn find_among(
     if disks.is_empty() {
         return Err(all_absent(&absent));
     }
-    let accept_missing = config.devices.len() == 1 && !config.has_image() && !by_command;
+    let accept_missing = config.devices.len() == 1 && config.log_image().is_none() && !by_command;
     let mut formatted = false;
     let (identity, manifest) = loop {
         let (identity, is_new) = identify_store(local, disks, config, accept_missing, names, &mut absent).await?;

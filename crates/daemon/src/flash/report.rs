@@ -59,7 +59,8 @@ impl FlashLog {
     pub async fn report(&self, volumes: &Volumes) -> Option<FlashReport> {
         let flash = self.state.borrow().clone();
         let config = self.config()?;
-        let mut report = FlashReport { allow_single_copy: config.allow_single_copy, ..FlashReport::default() };
+        let (is_log_on_image, allow_single_copy) = (config.log_image().is_some(), config.allow_single_copy);
+        let mut report = FlashReport { is_log_on_image, allow_single_copy, ..FlashReport::default() };
         let opened = match flash {
             Flash::Off => return None,
             Flash::Unused(unused) => {
@@ -137,7 +138,7 @@ impl FlashLog {
         report.problems.extend(match self.is_by_command() {
             true => Some(StatusProblem::new(AlertKind::FlashUnlisted, ONLY_BY_COMMAND)),
             // The cluster keeps the copies of an image.
-            false if config.has_image() && report.copies == 1 => None,
+            false if report.is_log_on_image && report.copies == 1 => None,
             false => copies_problem(report.copies, report.allow_single_copy),
         });
         // The line to write would name a device that is absent, perhaps for good.

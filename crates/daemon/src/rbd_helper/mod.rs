@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use nbd_client::{Change, DedicatedServer};
-use rbd::{Claim, ImageSpec, Ownership, TakeOver, show_mark_id};
+use rbd::{Claim, ImageSpec, Mark, Ownership, TakeOver, show_mark_id};
 use seam::{DiskError, Lineage, Nanos};
 use tokio::sync::oneshot;
 
@@ -44,6 +44,8 @@ static SERVING: Mutex<Vec<(String, Weak<Shared>)>> = Mutex::new(Vec::new());
 struct Shared {
     /// The ownership of the image, from the first opening on.
     ownership: OnceLock<Ownership>,
+    /// The mark of another host from whose log undestaged data is to be read.
+    log_to_read: OnceLock<Mark>,
     /// The error of requests while the process cannot be started.
     failure: Mutex<Option<DiskError>>,
     lost: OnceLock<DiskError>,
@@ -135,6 +137,10 @@ pub struct HelperPlan {
     pub take_over: TakeOver,
     /// Names of data that may be lost ([`state::Acceptance::give_up`]).
     pub gives_up: Option<String>,
+    /// Undestaged data of another host is destaged from its log.
+    pub reads_log: bool,
+    /// The image with the flash log of this host, if it lies on one.
+    pub log: Option<String>,
     /// Time without a served image after which requests fail until it is served again; `None` if they wait.
     pub fails_after: Option<Duration>,
 }
@@ -182,6 +188,16 @@ impl RbdHelper {
     /// The name of data of another host that was given up.
     pub fn given_up(&self) -> Option<String> {
         self.shared.ownership.get().and_then(|ownership| ownership.given_up).map(show_mark_id)
+    }
+
+    /// The mark of another host from whose log undestaged data is to be destaged.
+    pub fn log_to_read(&self) -> Option<Mark> {
+        self.shared.log_to_read.get().cloned()
+    }
+
+    /// True if another host has destaged all data that this host had in its log.
+    pub fn is_destaged(&self) -> bool {
+        self.shared.ownership.get().is_some_and(|ownership| ownership.is_destaged)
     }
 
     /// Number of the ownership among those of the image.

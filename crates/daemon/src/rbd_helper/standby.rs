@@ -38,6 +38,7 @@ impl StandbyWatch {
             image: plan.image.to_string(),
             folder: records_folder(&plan.folder),
             host: plan.host.clone(),
+            log: None,
             purpose: Purpose::Standby(plan.take_over),
         };
         let child = spawn_helper(&invocation, std::process::Stdio::null(), its_end)?;

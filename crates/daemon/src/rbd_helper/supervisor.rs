@@ -56,6 +56,10 @@ pub struct Supervisor {
     claim: Claim,
     /// Names of data that may be lost at the first start.
     gives_up: Option<String>,
+    /// Undestaged data of another host is destaged from its log.
+    reads_log: bool,
+    /// The image with the flash log of this host.
+    log: Option<String>,
     /// Time without a message from a process that opens the image, at the first start.
     limit: Duration,
     /// Time without a served image after which requests fail.
@@ -65,8 +69,8 @@ pub struct Supervisor {
 
 impl Supervisor {
     pub fn new(plan: &HelperPlan, limit: Duration, socket: PathBuf, shared: Arc<Shared>) -> Supervisor {
-        let HelperPlan { image, host, claim, gives_up, fails_after, .. } = plan.clone();
-        Supervisor { image, socket, host, claim, gives_up, limit, fails_after, shared }
+        let HelperPlan { image, host, claim, gives_up, reads_log, log, fails_after, .. } = plan.clone();
+        Supervisor { image, socket, host, claim, gives_up, reads_log, log, limit, fails_after, shared }
     }
 
     /// Supervises until the handle is dropped, or the image cannot be served any more. The result of the first opening
@@ -146,11 +150,13 @@ impl Supervisor {
         let (control, its_end) = UnixStream::pair()?;
         let expected = self.shared.ownership.get().map(|ownership| ownership.image.clone());
         let given_up = || self.gives_up.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
-        let first = || Purpose::First { claim: self.claim.clone(), given_up: given_up() };
+        let (claim, reads_log) = (self.claim.clone(), self.reads_log);
+        let first = || Purpose::First { claim, given_up: given_up(), reads_log };
         let invocation = Invocation {
             image: self.image.to_string(),
             folder: records_folder(self.socket.parent().unwrap_or(Path::new("/"))),
             host: self.host.clone(),
+            log: self.log.clone(),
             purpose: expected.map_or_else(first, Purpose::Again),
         };
         let listener = Stdio::from(OwnedFd::from(listener.try_clone()?));
@@ -204,7 +210,10 @@ impl Supervisor {
                 }
                 Status::Released => self.shared.end_release(Ok(())),
                 Status::NotReleased(text) => self.shared.end_release(Err(text)),
-                Status::Undestaged(Mark { id, host }) => {
+                Status::LogToRead(mark) => {
+                    self.shared.log_to_read.get_or_init(|| mark);
+                }
+                Status::Undestaged(Mark { id, host, log: _ }) => {
                     return Outcome::NotServed(DiskError::Undestaged { data: show_mark_id(id), host });
                 }
                 Status::Marked(number) => self.shared.orders().end(number, &Ok(())),
@@ -297,7 +306,8 @@ mod tests {
 
     fn ready() -> Status {
         let image = Expected { identity: "rbd:f/1/a".to_owned(), lineage: 7 };
-        Status::Ready(Ownership { image, proven_ms: 5, given_up: None, epoch: 1, reason: String::new() })
+        let (given_up, is_destaged, reason) = (None, false, String::new());
+        Status::Ready(Ownership { image, proven_ms: 5, given_up, epoch: 1, is_destaged, reason })
     }
 
     #[test]
@@ -309,6 +319,8 @@ mod tests {
             claim: Claim::Record,
             take_over: rbd::TakeOver::Command,
             gives_up: None,
+            reads_log: false,
+            log: None,
             fails_after: None,
         };
         let shared = Arc::new(Shared::default());

@@ -317,7 +317,7 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         delay_ms: 0,
         is_in_status: true,
         find_problems: |context, problems| {
-            if context.flash().is_some_and(|flash| flash.copies == 1) {
+            if context.flash().is_some_and(|flash| flash.copies == 1 && !flash.is_log_on_image) {
                 problems.push((None, "one flash device is in service".to_owned()));
             }
         },

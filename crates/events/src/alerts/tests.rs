@@ -80,6 +80,7 @@ fn each_kind_is_raised_and_a_healthy_daemon_has_none() {
     };
     assert_eq!(raised(flash(absent)), ["flash-degraded [flash] devices"]);
     assert_eq!(raised(flash(|flash| flash.copies = 1)), ["single-copy -"]);
+    assert_eq!(raised(flash(|flash| (flash.copies, flash.is_log_on_image) = (1, true))), [""; 0]);
     assert_eq!(raised(flash(|flash| flash.copies = 0)), ["no-copy -"]);
     assert_eq!(raised(flash(|flash| flash.unclaimed = 3)), ["flash-unclaimed -"]);
     assert_eq!(raised(flash(|flash| flash.scrub.lost = 3)), ["flash-data-lost -"]);

@@ -207,6 +207,10 @@ pub struct FlashReport {
     pub pages: PagesReport,
     /// Copies of the log: devices in service that carry it.
     pub copies: usize,
+    /// The log lies on an image, whose cluster keeps the copies: one device carries it.
+    #[serde(default)]
+    #[schema(required)]
+    pub is_log_on_image: bool,
     /// Configured to work with a single copy.
     pub allow_single_copy: bool,
     /// Segments of the log that are free.

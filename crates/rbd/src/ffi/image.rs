@@ -30,6 +30,8 @@ const LOCKER_BYTES: usize = 1024;
 const OWNER_KEY: &CStr = c"hotset.owner";
 /// Key of the mark of undestaged data.
 const UNDESTAGED_KEY: &CStr = c"hotset.undestaged";
+/// Key of the names of data that take-overs have destaged.
+const DESTAGED_KEY: &CStr = c"hotset.destaged";
 /// Room for a metadata value, in bytes.
 const METADATA_BYTES: usize = 1024;
 /// Room for options. Ceph 20 has about 70.
@@ -315,6 +317,16 @@ impl Image {
             return if code == -libc::ENOENT { Ok(()) } else { check("rbd_metadata_remove", code) };
         };
         self.set_metadata(UNDESTAGED_KEY, text)
+    }
+
+    /// The names of data that take-overs have destaged.
+    pub fn destaged(&self) -> Result<Option<String>, CephError> {
+        self.metadata(DESTAGED_KEY)
+    }
+
+    /// Replaces these names.
+    pub fn set_destaged(&self, text: &str) -> Result<(), CephError> {
+        self.set_metadata(DESTAGED_KEY, text)
     }
 
     fn metadata(&self, key: &CStr) -> Result<Option<String>, CephError> {

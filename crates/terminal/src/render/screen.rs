@@ -140,10 +140,13 @@ pub fn flash(now: &FlashReport, style: Style) -> String {
     if !now.in_use {
         return format!("{label}  {}\n", style.warn("not in use"));
     }
+    let copies = match now.copies {
+        1 if now.is_log_on_image => "log on an image".to_owned(),
+        1 => "1 copy in service".to_owned(),
+        copies => format!("{copies} copies in service"),
+    };
     let mut text = format!(
-        "{label}  {} cop{} in service, {} of {} log segments free, {} dirty\n",
-        now.copies,
-        if now.copies == 1 { "y" } else { "ies" },
+        "{label}  {copies}, {} of {} log segments free, {} dirty\n",
         now.free_segments,
         now.segments,
         show_bytes(now.dirty_bytes),

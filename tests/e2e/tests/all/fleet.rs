@@ -13,13 +13,13 @@ use e2e::write_history::WriteHistory;
 use e2e::writer::{StopOnDrop, Writer};
 use serde_json::Value;
 
-use super::rbd_losses::{add_flash, helper_of, json, signal};
+use super::rbd_losses::{add_flash, helper_of, json, lose_power, signal};
 use super::rbd_owners::write_dirty_block;
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 /// Time for the end of a dead client's watch, the shortest margin of an automatic take-over, and a reserve.
-const TAKE_OVER_MAX: Duration = Duration::from_secs(120);
+pub const TAKE_OVER_MAX: Duration = Duration::from_secs(120);
 
 /// A host of that name with volume `v` on the image.
 pub fn host(name: &str, image: &str, lines: &str) -> Fixture {
@@ -36,34 +36,26 @@ fn with_flash(mut fixture: Fixture) -> Fixture {
     fixture
 }
 
-fn shown(daemon: &Daemon) -> Value {
+pub fn shown(daemon: &Daemon) -> Value {
     json(daemon, &["volume", "show", "v"])
 }
 
-fn is_state(daemon: &Daemon, state: &str) -> Option<()> {
+pub fn is_state(daemon: &Daemon, state: &str) -> Option<()> {
     (shown(daemon)["state"] == state).then_some(())
 }
 
 /// The entry of volume `v` in `hotset fleet status`.
-fn status(daemon: &Daemon) -> Value {
+pub fn status(daemon: &Daemon) -> Value {
     json(daemon, &["fleet", "status"])[0].clone()
 }
 
-fn write_and_flush(fixture: &Fixture, at: u64, byte: u8) {
+pub fn write_and_flush(fixture: &Fixture, at: u64, byte: u8) {
     let mut client = fixture.connect("v");
     client.write(at, &[byte; BLOCK]).and_then(|()| client.flush()).expect("the volume works");
 }
 
-fn read(fixture: &Fixture, at: u64) -> Vec<u8> {
+pub fn read(fixture: &Fixture, at: u64) -> Vec<u8> {
     fixture.connect("v").read(at, BLOCK).expect("the volume works")
-}
-
-/// Kills the daemon and its helper at once, as a power cut does.
-fn lose_power(daemon: Daemon) {
-    let helper = helper_of(&daemon);
-    signal(helper, "STOP");
-    daemon.kill();
-    signal(helper, "KILL");
 }
 
 fn lock_owner(cluster: &Cluster, name: &str) -> String {

@@ -7,7 +7,7 @@ use e2e::daemon::{Daemon, text_of, wait_at_most, wait_for};
 use e2e::fixture::Fixture;
 use e2e::tool::tool;
 
-use super::rbd_losses::{add_flash, helper_of, json, signal};
+use super::rbd_losses::{add_flash, helper_of, json, lose_power, signal};
 use super::rbd_owners::write_dirty_block;
 
 const MIB: u64 = 1 << 20;
@@ -35,14 +35,6 @@ fn shown(daemon: &Daemon) -> String {
 
 fn is_served(daemon: &Daemon) -> Option<()> {
     (json(daemon, &["volume", "show", "v"])["state"] == "active").then_some(())
-}
-
-/// The host's machine loses its power: neither the daemon nor its helper ends in an orderly way.
-fn lose_power(daemon: Daemon) {
-    let helper = helper_of(&daemon);
-    signal(helper, "STOP");
-    daemon.kill();
-    signal(helper, "KILL");
 }
 
 fn has_mark(cluster: &Cluster, name: &str) -> bool {

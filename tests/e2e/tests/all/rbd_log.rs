@@ -9,7 +9,7 @@ use e2e::daemon::{Daemon, hotset, text_of, wait_at_most, wait_for};
 use e2e::fixture::Fixture;
 use e2e::random::{Random, seed};
 
-use super::rbd_losses::{helper_of, json, signal, write_during};
+use super::rbd_losses::{helper_of, json, lose_power, signal, write_during};
 use super::rbd_owners::write_dirty_block;
 
 const MIB: u64 = 1 << 20;
@@ -31,14 +31,6 @@ fn roles(daemon: &Daemon) -> Vec<String> {
     let devices = json(daemon, &["flash", "list"])["devices"].as_array().expect("a list").clone();
     let in_service = devices.iter().filter(|device| device["state"] == "in-service");
     in_service.map(|device| device["role"].as_str().expect("a role").to_owned()).collect()
-}
-
-/// The host's machine loses its power.
-fn lose_power(daemon: Daemon) {
-    let helper = helper_of(&daemon);
-    signal(helper, "STOP");
-    daemon.kill();
-    signal(helper, "KILL");
 }
 
 #[test]

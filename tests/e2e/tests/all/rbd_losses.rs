@@ -31,6 +31,21 @@ pub fn signal(process: u32, name: &str) {
     tool("kill").arg(format!("-{name}")).arg(process.to_string()).ok();
 }
 
+/// The machine of a host loses its power: its daemon and all its helpers end at once. The daemon is stopped first, and
+/// not a helper: the kernel resumes a stopped process whose parent ends.
+pub fn lose_power(daemon: Daemon) {
+    cut_power(&daemon);
+    daemon.kill();
+}
+
+/// As [`lose_power`], while other threads use the daemon. Its processes have ended once it is dropped.
+pub fn cut_power(daemon: &Daemon) {
+    signal(daemon.pid(), "STOP");
+    // Between two helpers there is none.
+    tool("pkill").args("-KILL -x hotset-rbd -P").arg(daemon.pid().to_string()).output();
+    signal(daemon.pid(), "KILL");
+}
+
 pub fn json(daemon: &Daemon, args: &[&str]) -> Value {
     serde_json::from_str(&daemon.command(&[args, &["--json"]].concat())).expect("valid JSON")
 }

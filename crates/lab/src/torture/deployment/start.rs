@@ -358,6 +358,7 @@ fn state_claim<'a>(
         evidence: Some(&collected.evidence),
         writes: true,
         accept,
+        is_destaged: false,
     }
 }
 

@@ -1,0 +1,151 @@
+//! Take-over of volumes whose owner had flushed data in a log on an image of a real Ceph cluster.
+
+use std::time::{Duration, Instant};
+
+use e2e::ceph::{Cluster, cluster};
+use e2e::daemon::{Daemon, text_of, wait_at_most, wait_for};
+use e2e::fixture::Fixture;
+use e2e::random::{Random, seed};
+
+use super::fleet::{TAKE_OVER_MAX, host, is_state, read, shown, status, write_and_flush};
+use super::rbd_losses::{cut_power, lose_power, write_during};
+use super::rbd_owners::write_dirty_block;
+
+const MIB: usize = 1 << 20;
+const BLOCK: usize = 4096;
+const LOG_MIB: u64 = 96;
+
+/// Host alpha with volume `v` on the image, and its log on the new image `log`.
+fn with_log(cluster: &Cluster, image: &str, log: &str) -> Fixture {
+    let mut alpha = host("alpha", image, "");
+    alpha.keep_in = "none".to_owned();
+    let log = cluster.create_image(log, LOG_MIB);
+    alpha.tables += &format!("[flash]\ndevices = [\"{log}\"]\nsize = \"64 MiB\"\n");
+    alpha
+}
+
+fn metadata(cluster: &Cluster, name: &str) -> String {
+    cluster.rbd(&format!("image-meta list rbd/{name}")).ok()
+}
+
+fn take_over(daemon: &Daemon) -> String {
+    text_of(&daemon.try_command(&["fleet", "take-over", "v", "--from", "alpha"]))
+}
+
+#[test]
+fn volume_of_a_dead_host_is_taken_over_with_the_flushed_data_in_its_log() {
+    let Some(cluster) = cluster("a take-over with data in a log on RBD") else { return };
+    let image = cluster.create_image("log-taken", 8);
+    let mut alpha = with_log(cluster, &image, "log-of-alpha");
+    alpha.add_volume("local", 8 << 20, "");
+    let beta = host("beta", &image, "");
+    let first = alpha.start();
+    let mut other = alpha.connect("local");
+    other.write(0, &[0x77; BLOCK]).and_then(|()| other.flush()).expect("the log takes it");
+    drop(other);
+    let second = beta.start();
+    let mut first = Some(first);
+    let mut history = write_during(&alpha, seed("fleet-log"), |_| {
+        std::thread::sleep(Duration::from_millis(800));
+        lose_power(first.take().expect("the daemon runs"));
+    });
+    wait_for("the mark", || (status(&second)["fleet"]["undestaged_host"] == "alpha").then_some(()));
+
+    // Without the log nothing is served, and the data keeps its mark.
+    cluster.rbd("rename rbd/log-of-alpha rbd/log-hidden").ok();
+    let refused = take_over(&second);
+    assert!(refused.contains("log of host alpha") && refused.contains("--give-up"), "{refused}");
+    assert!(metadata(cluster, "log-taken").contains("hotset.undestaged"), "{refused}");
+    cluster.rbd("rename rbd/log-hidden rbd/log-of-alpha").ok();
+    let began_at = Instant::now();
+    second.command(&["fleet", "take-over", "v"]);
+    println!("taken over after {} ms, without the lease", began_at.elapsed().as_millis());
+    let content = beta.connect("v").read_all().expect("it is served");
+    assert_eq!(history.check_after_crash(&content), []);
+    let marks = metadata(cluster, "log-taken");
+    assert!(marks.contains("hotset.destaged") && !marks.contains("hotset.undestaged"), "{marks}");
+    write_and_flush(&beta, MIB as u64, 0xee);
+
+    // The host comes back: its log has the data of its other volume, and that of `v` is outdated.
+    let first = alpha.start();
+    assert!(is_state(&first, "standby").is_some(), "{}", shown(&first));
+    assert_eq!(alpha.connect("local").read(0, BLOCK).expect("it is served"), [0x77; BLOCK]);
+    second.command(&["fleet", "move", "v", "--to", "alpha"]);
+    wait_for("the volume at its first host", || is_state(&first, "active"));
+    assert_eq!(read(&alpha, MIB as u64), [0xee; BLOCK]);
+    let mut client = alpha.connect("v");
+    assert!(client.flush().is_err(), "unflushed writes before the take-over may be lost");
+    client.write(2 * MIB as u64, &[0xdd; BLOCK]).and_then(|()| client.flush()).expect("the log takes it");
+    drop(client);
+    lose_power(first);
+    // Its data has another mark by now.
+    let first = alpha.start();
+    wait_at_most(TAKE_OVER_MAX, "the volume after a crash", || is_state(&first, "active"));
+    assert_eq!(read(&alpha, 2 * MIB as u64), [0xdd; BLOCK]);
+    assert_eq!(read(&alpha, MIB as u64), [0xee; BLOCK]);
+    first.stop();
+    second.stop();
+}
+
+#[test]
+fn absent_owner_with_its_log_on_an_image_is_taken_over_from_by_itself() {
+    let Some(cluster) = cluster("an automatic take-over with data in a log on RBD") else { return };
+    let image = cluster.create_image("log-absent", 8);
+    let alpha = with_log(cluster, &image, "log-of-absent");
+    let beta = host("beta", &image, "take_over = \"automatic\"\ntake_over_after = \"30s\"");
+    let first = alpha.start();
+    let second = beta.start();
+    write_dirty_block(&mut alpha.connect("v"));
+    lose_power(first);
+    wait_at_most(TAKE_OVER_MAX, "the take-over", || is_state(&second, "active"));
+    assert_eq!(read(&beta, 0), [0xdd; BLOCK]);
+    let first = alpha.start();
+    assert!(is_state(&first, "standby").is_some(), "{}", shown(&first));
+    first.stop();
+    second.stop();
+}
+
+#[test]
+#[ignore = "long: a minute a round"]
+fn take_over_that_is_killed_is_repeated_without_a_loss() {
+    let Some(cluster) = cluster("kills during a take-over") else { return };
+    let image = cluster.create_image("log-killed-twice", 8);
+    let alpha = with_log(cluster, &image, "log-of-killed");
+    let beta = host("beta", &image, "");
+    let mut random = Random::new(seed("fleet-log-kills"));
+    let rounds = std::env::var("HOTSET_KILL_ROUNDS").map_or(3, |rounds| rounds.parse().expect("a number"));
+    for round in 0..rounds {
+        let mut first = Some(alpha.start());
+        wait_at_most(TAKE_OVER_MAX, "the owner", || is_state(first.as_ref().expect("it runs"), "active"));
+        let second = beta.start();
+        let mut history = write_during(&alpha, random.draw(), |_| {
+            std::thread::sleep(Duration::from_millis(300 + random.below(700)));
+            lose_power(first.take().expect("the daemon runs"));
+        });
+        wait_for("the mark", || (status(&second)["fleet"]["undestaged_host"] == "alpha").then_some(()));
+        // After the lease of the former owner, within the destage of its log or soon after it.
+        let delay = Duration::from_millis(26_000 + random.below(2_500));
+        std::thread::scope(|scope| {
+            scope.spawn(|| take_over(&second));
+            std::thread::sleep(delay);
+            cut_power(&second);
+        });
+        drop(second);
+        let second = beta.start();
+        wait_at_most(TAKE_OVER_MAX, "the take-over", || {
+            is_state(&second, "active").or_else(|| {
+                println!("round {round}, killed after {delay:?}: {}", take_over(&second));
+                None
+            })
+        });
+        let content = beta.connect("v").read_all().expect("it is served");
+        assert_eq!(history.check_after_crash(&content), []);
+        // The next round begins with zeroes at alpha, as its history does.
+        let mut client = beta.connect("v");
+        client.call(e2e::client::Op::WriteZeroes, 0, 0, 8 * MIB, &[]).expect("the volume is zeroed");
+        wait_for("a flush", || client.flush().ok());
+        drop(client);
+        second.command(&["fleet", "move", "v", "--to", "alpha"]);
+        second.stop();
+    }
+}
