@@ -19,8 +19,8 @@ use super::image_owner::ImageOwner;
 use super::lease::Lease;
 use super::locality::Locality;
 use super::owner_record::{
-    ACQUISITION_MAX, CLIENTS_WAIT_MAX, Interruption, KnownRecord, OwnerRecord, Sighting, continues, is_free,
-    is_undisturbed, living_owner, stranger,
+    ACQUISITION_MAX, CLIENTS_WAIT_MAX, Interruption, KnownRecord, OwnerRecord, Sighting, continues, has_owner_lock,
+    is_free, is_handed_over, is_undisturbed, living_owner, stranger,
 };
 use super::record_file::RecordFile;
 use super::standing::{Facts, Standing, report_of, standing};
@@ -141,15 +141,16 @@ impl HelperStart {
         }
     }
 
-    /// Checks the mark of another host: its data is an obstacle, unless it may be lost or is destaged next. A start
-    /// after a crash goes on with the destage.
-    fn check(&self, mark: Option<UndestagedMark>) -> Result<Option<ForeignData>, LockError> {
+    /// Checks the mark of another host: its data is an obstacle, unless it may be lost or is destaged next. That needs
+    /// proof that the data `is_newest`: no other client can have written to the image since. A start after a crash goes
+    /// on with the destage.
+    fn check(&self, mark: Option<UndestagedMark>, is_newest: bool) -> Result<Option<ForeignData>, LockError> {
         let Some(UndestagedMark { mark, .. }) = mark else { return Ok(None) };
         match self {
             HelperStart::First { given_up, .. } if given_up.contains(&show_mark_id(mark.id)) => {
                 Ok(Some(ForeignData::GivenUp(mark.id)))
             }
-            HelperStart::First { reads_log, .. } if !reads_log || mark.log.is_none() => {
+            HelperStart::First { reads_log, .. } if !reads_log || mark.log.is_none() || !is_newest => {
                 Err(LockError::Undestaged(mark))
             }
             HelperStart::First { .. } | HelperStart::Again(_) => Ok(Some(ForeignData::InLog(mark))),
@@ -197,6 +198,8 @@ pub struct OwnedLock {
     foreign: Option<ForeignData>,
     /// The data of the mark that the record names was destaged by another host. The number is used up.
     is_destaged: bool,
+    /// The data of that mark is of an earlier lineage: nobody else may destage it.
+    is_outdated: bool,
     /// The image with the flash log of this host.
     log: Option<String>,
     folder: String,
@@ -211,7 +214,8 @@ pub fn check_mark(image: &Image, identity: &str, folder: &Path, start: &HelperSt
     if !image.watchers()?.is_empty() {
         return Ok(());
     }
-    start.check(mark_of(image)?.filter(|mark| !mark.has_number_of(known.as_ref()))).map(drop)
+    // Whether the data is the newest is decided with the lock.
+    start.check(mark_of(image)?.filter(|mark| !mark.has_number_of(known.as_ref())), true).map(drop)
 }
 
 /// Acquires the lock of the image with this identity. The lease begins before the look that decides about the lineage.
@@ -250,7 +254,9 @@ pub fn acquire(
         return Err(LockError::Owned(describe_owner(image)));
     }
     let is_continued = continues(known.as_ref(), &now).is_ok();
-    start.check(mark_of(image)?.filter(|mark| !mark.is_own(known.as_ref(), is_continued)))?;
+    let foreign_mark = |mark: &UndestagedMark, is_continued| !mark.is_own(known.as_ref(), is_continued);
+    let found = mark_of(image)?.filter(|mark| foreign_mark(mark, is_continued));
+    start.check(found, is_continued || has_owner_lock(&now))?;
     let new_token = random_number().map_err(failed)?;
     // A crash from here on leaves a client that is known to be unconfirmed.
     let mut claimed =
@@ -272,12 +278,14 @@ pub fn acquire(
     }
     let standing = of_look(&before)?;
     if expected.is_none() {
-        start.check(mark_of(image)?.filter(|mark| !mark.is_own(known.as_ref(), interruption.is_none())))?;
+        let is_continued = interruption.is_none();
+        let found = mark_of(image)?.filter(|mark| foreign_mark(mark, is_continued));
+        start.check(found, is_continued || has_owner_lock(&before))?;
     }
     if is_owned(&before, standing) {
         return Err(LockError::Owned(describe_owner(image)));
     }
-    let decided = before.recorded.clone();
+    let first = before.clone();
     let is_taken = standing == Standing::TakenOver;
     let former = before.recorded.as_ref().filter(|owner| is_taken && before.clients.contains(&owner.address));
     // The former owner may be alive although the cluster does not list its client: that may be blocked already.
@@ -327,7 +335,7 @@ pub fn acquire(
         return Err(LockError::Owned(describe_owner(image)));
     }
     // Another claim was faster, and has released the lock again.
-    if expected.is_none() && after.recorded != decided {
+    if expected.is_none() && after.recorded != first.recorded {
         image.unlock()?;
         return Err(LockError::Standby(Box::new(report_of(&after, mark_of(image)?, None))));
     }
@@ -343,7 +351,9 @@ pub fn acquire(
     let own_mark = mark.clone().filter(|mark| mark.is_own(known.as_ref(), interruption.is_none()));
     // A helper that is started again has the mark that its predecessor had, also if it was removed meanwhile.
     let kept_number = expected.and(known.as_ref()).and_then(|known| known.record.undestaged);
-    let foreign = match start.check(mark.filter(|_| own_mark.is_none())) {
+    let is_newest = interruption.is_none() || is_handed_over(&first, &before, header_version, duration, &after, &own);
+    let is_outdated = own_mark.is_some() && interruption.is_some();
+    let foreign = match start.check(mark.filter(|_| own_mark.is_none()), is_newest) {
         Ok(foreign) => foreign,
         Err(error) => {
             image.unlock()?;
@@ -395,7 +405,7 @@ pub fn acquire(
         remove_mark(image)?;
     }
     let (is_destaged, log) = (destaged.is_some(), log.map(str::to_owned));
-    let lock = OwnedLock { file, record, owner, foreign, is_destaged, log, folder: folder_text };
+    let lock = OwnedLock { file, record, owner, foreign, is_destaged, is_outdated, log, folder: folder_text };
     lock.keep_mark(image)?;
     Ok((lock, began))
 }
@@ -450,8 +460,7 @@ impl OwnedLock {
                     record_destaged(image, mark.id)?;
                 }
                 remove_mark(image)?;
-                self.foreign = None;
-                self.is_destaged = false;
+                (self.foreign, self.is_destaged, self.is_outdated) = (None, false, false);
                 if self.record.undestaged.take().is_some() {
                     self.file.write(&self.record).map_err(failed)?;
                 }
@@ -463,7 +472,8 @@ impl OwnedLock {
     /// Makes the mark that the record names again, if it is missing.
     pub fn keep_mark(&self, image: &Image) -> Result<(), LockError> {
         let Some(id) = self.record.undestaged.filter(|_| !self.is_destaged) else { return Ok(()) };
-        Ok(keep_mark(image, Mark { id, host: self.owner.host.clone(), log: self.log.clone() })?)
+        let log = self.log.clone().filter(|_| !self.is_outdated);
+        Ok(keep_mark(image, Mark { id, host: self.owner.host.clone(), log })?)
     }
 
     /// Number of the ownership.

@@ -340,6 +340,32 @@ pub fn is_undisturbed(
     stranger(known, &others).map_or(Ok(()), |address| Err(Interruption::Client(address)))
 }
 
+/// True if the recorded owner has the lock, alive or dead: no other client has had it since that ownership began.
+pub fn has_owner_lock(now: &Sighting) -> bool {
+    now.recorded.as_ref().is_some_and(|owner| now.lock.as_ref() == Some(&owner.address))
+}
+
+/// True if no client can have had the lock between the recorded owner, which had it at the `first` look, and the client
+/// at `own`, which has it `after` its acquisition. `before` is the last look before that; the header had the version
+/// `header_version` then. The clients of the owner itself are blocked.
+pub fn is_handed_over(
+    first: &Sighting,
+    before: &Sighting,
+    header_version: u64,
+    duration: Duration,
+    after: &Sighting,
+    own: &str,
+) -> bool {
+    let is_former = |address: &String| first.recorded.as_ref().is_some_and(|owner| owner.address == *address);
+    let is_known = |address: &String| address == own || is_former(address);
+    has_owner_lock(first)
+        && before.lock.as_ref().is_none_or(is_former)
+        && after.lock.as_deref() == Some(own)
+        && [before, after].iter().all(|look| look.recorded == first.recorded && look.clients.iter().all(is_known))
+        && header_version == before.header_version
+        && duration <= ACQUISITION_MAX
+}
+
 /// A client of another machine or program that has the image open.
 pub fn stranger(known: Option<&KnownRecord>, now: &Sighting) -> Option<String> {
     now.clients.iter().find(|address| !is_own(known, address)).cloned()
@@ -417,6 +443,28 @@ mod tests {
         own: &str,
     ) -> Result<(), Interruption> {
         is_undisturbed(known, before, before.header_version, Duration::from_secs(1), after, own)
+    }
+
+    #[test]
+    fn data_of_the_former_owner_is_the_newest_only_if_its_lock_was_broken_last() {
+        let own = "10.0.0.3:0/3";
+        let dead = Sighting { clients: vec![OWN.to_owned()], ..sighting(Some(OWN), 41) };
+        let broken = Sighting { clients: vec![OWN.to_owned()], ..sighting(None, 44) };
+        let taken = Sighting { clients: vec![OWN.to_owned(), own.to_owned()], ..sighting(Some(own), 45) };
+        let is_newest = |first: &Sighting, before: &Sighting, version, seconds, after: &Sighting| {
+            is_handed_over(first, before, version, Duration::from_secs(seconds), after, own)
+        };
+        assert!(is_newest(&dead, &broken, 44, 1, &taken));
+        assert!(is_newest(&dead, &dead, 41, 1, &taken), "librbd breaks the lock of a dead client");
+        let released = sighting(None, 41);
+        assert!(!is_newest(&released, &released, 41, 1, &taken), "another client may have had the lock");
+        assert!(!is_newest(&sighting(Some(OTHER), 41), &broken, 44, 1, &taken), "another client has had it");
+        assert!(!is_newest(&dead, &broken, 45, 1, &taken), "another client had it after the break");
+        assert!(!is_newest(&dead, &broken, 44, 13, &taken), "one may have come and gone");
+        let others = Sighting { clients: vec![OTHER.to_owned()], ..taken.clone() };
+        assert!(!is_newest(&dead, &broken, 44, 1, &others));
+        assert!(!is_newest(&dead, &broken, 44, 1, &Sighting { lock: None, ..taken.clone() }));
+        assert!(!is_newest(&dead, &broken, 44, 1, &Sighting { recorded: owner(8), ..taken }));
     }
 
     #[test]

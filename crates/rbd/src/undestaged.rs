@@ -25,9 +25,10 @@ pub fn mark_of(image: &Image) -> Result<Option<UndestagedMark>, CephError> {
     Ok(Some(UndestagedMark::parse(&text, &image_id)).filter(|found| found.image_id == image_id))
 }
 
-/// Makes the mark, unless the image has it.
+/// Makes the mark, unless the image has it. A mark that is there names the log of its data, unless it is to name none.
 pub fn keep_mark(image: &Image, mark: Mark) -> Result<(), CephError> {
-    if mark_of(image)?.is_some_and(|found| found.mark.id == mark.id) {
+    let present = mark_of(image)?.filter(|found| found.mark.id == mark.id);
+    if present.is_some_and(|found| mark.log.is_some() || found.mark.log.is_none()) {
         return Ok(());
     }
     let mark = UndestagedMark { mark, image_id: image.id()? };

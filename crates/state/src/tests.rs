@@ -644,6 +644,7 @@ fn dirty_data_of_another_lineage_is_refused_and_clean_pages_are_dropped() {
 fn data_that_another_host_has_destaged_is_dropped_from_the_log_with_its_volume_id() {
     let mut state = State::default();
     state.begin_life(1, 2);
+    state.store_mut("ab");
     let evidence = |lineage: &str| Evidence {
         has_stored_identity: true,
         blocks_in_log: 5,

@@ -88,6 +88,27 @@ fn volume_of_a_dead_host_is_taken_over_with_the_flushed_data_in_its_log() {
 }
 
 #[test]
+fn log_is_not_destaged_over_writes_that_may_have_come_since() {
+    let Some(cluster) = cluster("a take-over of an image whose lock is free") else { return };
+    let image = cluster.create_image("log-free", 8);
+    let (alpha, beta) = (with_log(cluster, &image, "log-of-free"), host("beta", &image, ""));
+    let (first, second) = (alpha.start(), beta.start());
+    write_dirty_block(&mut alpha.connect("v"));
+    // Its helper releases the lock: any client could have written before the take-over.
+    first.kill();
+    wait_for("the release of the lock", || cluster.lock_owner("log-free").is_none().then_some(()));
+    let (content, marks) = (cluster.export("log-free"), metadata(cluster, "log-free"));
+    let refused = take_over(&second);
+    assert!(refused.contains("flash log of host alpha"), "{refused}");
+    assert!(cluster.export("log-free") == content && metadata(cluster, "log-free") == marks);
+    let first = alpha.start();
+    assert!(is_state(&first, "active").is_some(), "{}", shown(&first));
+    assert_eq!(read(&alpha, 0), [0xdd; BLOCK]);
+    first.stop();
+    second.stop();
+}
+
+#[test]
 fn absent_owner_with_its_log_on_an_image_is_taken_over_from_by_itself() {
     let Some(cluster) = cluster("an automatic take-over with data in a log on RBD") else { return };
     let image = cluster.create_image("log-absent", 8);
