@@ -53,7 +53,8 @@ pub enum AttachError {
     Discard(String, String),
     /// The backing could not be marked as lacking flushed writes.
     #[error(
-        "the backing of \"{0}\" could not be marked as lacking data that is in the flash log alone: {1}; check its storage"
+        "the backing of \"{0}\" could not be marked as lacking data that is in the flash log alone: {1}; check its \
+         storage"
     )]
     Mark(String, DiskError),
     /// An earlier recovery was partial, and the flash log has changed since.

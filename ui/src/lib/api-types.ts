@@ -242,11 +242,6 @@ export interface components {
       /** @description Waiting messages. */
       waiting: number;
     };
-    /** @description The outcome of a drain. */
-    Drained: {
-      /** @description The released volumes, in sentences. */
-      said: string[];
-    };
     /** @description A device to drain. */
     DrainedDevice: {
       /** @description Return it to service instead. */
@@ -442,6 +437,8 @@ export interface components {
       hung: string[];
       /** @description True while the log is in use: flushes are acknowledged once their data is in it. */
       in_use: boolean;
+      /** @description The log lies on an image, whose cluster keeps the copies: one device carries it. */
+      is_log_on_image: boolean;
       job: components['schemas']['FlashJobReport'] | null;
       /** @description Lost blocks found by reads: they cannot be read until they are written again. */
       lost: components['schemas']['LostBlockReport'][];
@@ -1853,7 +1850,6 @@ export type DaemonPhase = components['schemas']['DaemonPhase'];
 export type Datastore = components['schemas']['Datastore'];
 export type DatastoreReport = components['schemas']['DatastoreReport'];
 export type DeliveryHealth = components['schemas']['DeliveryHealth'];
-export type Drained = components['schemas']['Drained'];
 export type DrainedDevice = components['schemas']['DrainedDevice'];
 export type DriveReport = components['schemas']['DriveReport'];
 export type EndedJobReport = components['schemas']['EndedJobReport'];

@@ -32,10 +32,10 @@ pub(super) fn routes() -> Routes {
 /// The outcome, in sentences.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Said)]
-struct ActionMessages {
+pub(super) struct ActionMessages {
     /// The sentences.
     #[serde(rename = "said")]
-    messages: Vec<String>,
+    pub(super) messages: Vec<String>,
 }
 
 /// Options of a flush.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use axum::extract::State;
 use messages::report::FleetVolumeReport;
 use messages::{Answer, Request, VolumeReport};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::actions::ActionMessages;
 use super::{Routes, Shared, unexpected};
 use crate::extract::{Json, OptionalJson, PathName};
 use crate::problem::Problem;
@@ -32,19 +33,11 @@ async fn list_fleet(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<FleetV
     }
 }
 
-/// The outcome of a drain.
-#[derive(Serialize, ToSchema)]
-struct Drained {
-    /// The released volumes, in sentences.
-    #[serde(rename = "said")]
-    messages: Vec<String>,
-}
-
 /// Move all volumes on images that several hosts can own away from this host
 #[utoipa::path(post, path = "/api/v1/fleet/drain", tag = "fleet",
-    responses((status = 200, description = "Done", body = Drained)))]
-async fn drain(State(shared): State<Arc<Shared>>) -> Result<Json<Drained>, Problem> {
-    shared.messages(Request::FleetDrain {}).await.map(|messages| Json(Drained { messages }))
+    responses((status = 200, description = "Done", body = ActionMessages)))]
+async fn drain(State(shared): State<Arc<Shared>>) -> Result<Json<ActionMessages>, Problem> {
+    shared.messages(Request::FleetDrain {}).await.map(|messages| Json(ActionMessages { messages }))
 }
 
 /// Options of a move.
