@@ -22,78 +22,73 @@ use logging::{self as log, VOLUME};
 
 /// Memory for reading the log.
 const POOL_BYTES: usize = 16 << 20;
-/// Time for which the image with the log is waited for: another host may be reading it, or its dead client is known to
-/// the cluster still.
-const LOG_WAIT: Nanos = Nanos::from_secs(60);
+/// Time for which other clients of an image are waited for: the cluster takes 30 s to notice that one is dead.
+const CLIENT_WAIT: Nanos = Nanos::from_secs(60);
 /// Pause between two attempts.
-const LOG_PAUSE: Nanos = Nanos::from_secs(1);
+const CLIENT_PAUSE: Nanos = Nanos::from_secs(1);
 
-/// A destage that has ended.
-pub struct DestagedLog {
-    /// The mark of the data, which the volume's image has no more.
+/// A volume whose undestaged data is in the log of another host.
+#[derive(Clone)]
+pub struct ForeignData {
+    /// The volume.
+    pub volume: String,
+    /// The helper that claims its image.
+    pub plan: HelperPlan,
+    /// The mark of the data in its image.
     pub mark: Mark,
-    /// The amount of data.
-    pub replayed: Replayed,
+    /// An administrator has ordered it: the log is taken from its host even if that is alive. Otherwise the volume is
+    /// claimed only if the log can be.
+    pub is_ordered: bool,
 }
 
-/// Destages the data of the volume whose image `plan` claims. `None` if the image has no mark of data in a log that can
-/// be read. With `is_ordered`, the log is taken from its host even if that is alive.
-pub async fn destage_foreign_log(
-    plan: HelperPlan,
-    volume: &str,
-    is_ordered: bool,
-) -> Result<Option<DestagedLog>, Failure> {
-    let (sender, ended) = oneshot::channel();
-    let name = volume.to_owned();
-    let body =
-        move || {
-            let destaged = run_core(RealCoreSpec::new(POOL_BYTES), |seam| async move {
-                destage(&seam, &plan, &name, is_ordered).await
-            });
-            // The receiver has given up if this fails.
-            let (Ok(()) | Err(_)) = sender.send(destaged);
-        };
+/// Destages the data from the log. Returns its amount, or `None` if there is no log to read.
+pub async fn destage_foreign_log(data: ForeignData) -> Result<Option<Replayed>, Failure> {
+    let Some(log_image) = log_image(&data.plan.image, &data.mark) else { return Ok(None) };
+    let (volume, host) = (data.volume.clone(), data.mark.host.clone());
     let failed = |text: String| Failure::new(ErrorKind::Failed, format!("volume {volume}: {text}"));
+    let (sender, ended) = oneshot::channel();
+    let body = move || {
+        let destaged =
+            run_core(RealCoreSpec::new(POOL_BYTES), |seam| async move { destage(&seam, &data, &log_image).await });
+        // The receiver has given up if this fails.
+        let (Ok(()) | Err(_)) = sender.send(destaged);
+    };
     let spawned = std::thread::Builder::new().name("foreign log".to_owned()).spawn(body);
     spawned.map_err(|error| failed(format!("cannot start a thread for the log of its owner: {error}")))?;
     let ended = ended.await.map_err(|_| failed("the thread for the log of its owner has ended".to_owned()))?;
-    let (destaged, held) = match ended.map_err(|error| failed(error.to_string()))?.map_err(failed)? {
-        Some(destaged) => destaged,
-        None => return Ok(None),
-    };
+    let (destaged, held) = ended.map_err(|error| failed(error.to_string()))?;
     // That host goes on with its log, which has the data of its other volumes, when it returns.
-    let Some(held) = held else { return Ok(Some(destaged)) };
-    if let Err(reason) = held.release(&Release::To(destaged.mark.host.clone())).await {
+    if let Some(held) = held
+        && let Err(reason) = held.release(&Release::To(host.clone())).await
+    {
         log::warn!(
             target: VOLUME, volume = volume,
-            "volume {volume}: the log of host {} was not released ({reason}); its next start waits for the end of this \
-             host's client", destaged.mark.host
+            "volume {volume}: the log of host {host} was not released ({reason}); that host's next start waits for the \
+             end of this one's client"
         );
     }
-    Ok(Some(destaged))
+    destaged.map_err(failed)
 }
 
-/// Claims both images, destages the data, and removes the mark. The hold is on the process of the log's image.
+/// Destages, and keeps a hold on the process of the log's image, if that was claimed.
 async fn destage(
     seam: &RealSeam,
-    plan: &HelperPlan,
-    volume: &str,
-    is_ordered: bool,
-) -> Result<Option<(DestagedLog, Option<HeldHelper>)>, String> {
-    let helper = match RbdHelper::start(plan, PATH_TIMEOUT).await {
-        Ok(helper) => helper,
-        // The data is not in a log on an image.
-        Err(DiskError::Undestaged { .. }) => return Ok(None),
-        Err(error) => return Err(format!("its image cannot be claimed: {error}")),
-    };
-    let Some(mark) = helper.log_to_read() else { return Ok(None) };
-    let log_image = log_image(&plan.image, &mark).ok_or("the mark of undestaged data names no log")?;
-    let backing = connect_image(seam, &plan.image, helper, image_options()).await;
-    let backing = backing.map_err(|error| format!("its image does not answer: {error}"))?;
-    log::info!(
-        target: VOLUME, volume = volume,
-        "volume {volume}: flushed data of host {} is being read from its log on {log_image}", mark.host
-    );
+    data: &ForeignData,
+    log_image: &ImageSpec,
+) -> (Result<Option<Replayed>, String>, Option<HeldHelper>) {
+    let mut log_disk = None;
+    let destaged = claim_and_destage(seam, data, log_image, &mut log_disk).await;
+    let held = log_disk.as_ref().and_then(|_| hold(log_image));
+    (destaged, held)
+}
+
+/// Claims both images, destages the data, and removes the mark.
+async fn claim_and_destage(
+    seam: &RealSeam,
+    ForeignData { volume, plan, mark, is_ordered }: &ForeignData,
+    log_image: &ImageSpec,
+    log_disk: &mut Option<NbdDisk<RealSeam>>,
+) -> Result<Option<Replayed>, String> {
     let remedy = |reason: String| {
         format!(
             "the log of host {}, on {log_image}, has flushed data of it that cannot be read: {reason}. Once that is \
@@ -103,15 +98,40 @@ async fn destage(
             show_mark_id(mark.id)
         )
     };
-    let claim = if is_ordered { Claim::LogOf(mark.host.clone()) } else { Claim::Log };
+    let claim = if *is_ordered { Claim::LogOf(mark.host.clone()) } else { Claim::Log };
     let log_plan =
         HelperPlan { image: log_image.clone(), claim, reads_log: false, log: None, gives_up: None, ..plan.clone() };
-    let log_disk = open_log(seam, &log_plan).await.map_err(|error| remedy(error.to_string()))?;
-    let replayed = replay(seam, log_disk.clone(), &backing).await.map_err(remedy)?;
+    let open_log = async || -> Result<NbdDisk<RealSeam>, String> {
+        let helper = start_patiently(seam, &log_plan).await.map_err(|error| remedy(error.to_string()))?;
+        let opened = connect_image(seam, log_image, helper, image_options()).await;
+        opened.map_err(|error| remedy(error.to_string()))
+    };
+    // What is claimed first is claimed in vain if the other image cannot be.
+    if !is_ordered {
+        *log_disk = Some(open_log().await?);
+    }
+    let helper = match start_patiently(seam, plan).await {
+        Ok(helper) => helper,
+        // Nothing proves that the data is newer than the image.
+        Err(DiskError::Undestaged { .. }) => return Ok(None),
+        Err(error) => return Err(format!("its image cannot be claimed: {error}")),
+    };
+    if helper.log_to_read().is_none_or(|found| found != *mark) {
+        return Err("its mark of undestaged data has changed meanwhile; repeat the command".to_owned());
+    }
+    let backing = connect_image(seam, &plan.image, helper, image_options()).await;
+    let backing = backing.map_err(|error| format!("its image does not answer: {error}"))?;
+    log::info!(
+        target: VOLUME, volume = volume,
+        "volume {volume}: flushed data of host {} is being destaged from its log on {log_image}", mark.host
+    );
+    let opened = match log_disk {
+        Some(opened) => opened,
+        None => log_disk.insert(open_log().await?),
+    };
+    let replayed = replay(seam, opened.clone(), &backing).await.map_err(remedy)?;
     backing.mark_undestaged(false).await.map_err(|error| format!("its mark cannot be removed: {error}"))?;
-    let held = hold(&log_image);
-    drop(log_disk);
-    Ok(Some((DestagedLog { mark, replayed }, held)))
+    Ok(Some(replayed))
 }
 
 /// The image with the log that a mark names, in the cluster of the volume's image.
@@ -121,18 +141,22 @@ fn log_image(volume_image: &ImageSpec, mark: &Mark) -> Option<ImageSpec> {
     Some(ImageSpec { ceph_conf, ceph_user, ..named })
 }
 
-/// Claims and opens the image with the log.
-async fn open_log(seam: &RealSeam, plan: &HelperPlan) -> Result<NbdDisk<RealSeam>, DiskError> {
+/// Starts a helper. The client of a dead process, or of another host that reads the same log, is waited for.
+async fn start_patiently(seam: &RealSeam, plan: &HelperPlan) -> Result<RbdHelper, DiskError> {
     let began = seam.now();
-    let helper = loop {
+    loop {
         match RbdHelper::start(plan, PATH_TIMEOUT).await {
-            Err(DiskError::Busy(_) | DiskError::Standby { .. }) if seam.now().since(began) < LOG_WAIT => {
-                seam.sleep(LOG_PAUSE).await;
+            Err(DiskError::Busy(_)) if seam.now().since(began) < CLIENT_WAIT => seam.sleep(CLIENT_PAUSE).await,
+            Err(DiskError::Standby { .. }) if is_of_log(&plan.claim) && seam.now().since(began) < CLIENT_WAIT => {
+                seam.sleep(CLIENT_PAUSE).await;
             }
-            started => break started?,
+            started => return started,
         }
-    };
-    connect_image(seam, &plan.image, helper, image_options()).await
+    }
+}
+
+fn is_of_log(claim: &Claim) -> bool {
+    matches!(claim, Claim::Log | Claim::LogOf(_))
 }
 
 /// Writes the data to the backing, after the log has proven that it belongs to it.
@@ -143,8 +167,10 @@ async fn replay(seam: &RealSeam, log_disk: NbdDisk<RealSeam>, backing: &NbdDisk<
     let manifest = flash::read_manifest(seam, &disks, inspection.store).await.map_err(|error| error.to_string())?;
     let manifest = manifest.ok_or("it has no copy of that host's records")?;
     let (store, identity) = (show_uuid(&inspection.store), backing.identity());
-    let volume_id = volume_in_copy(&manifest.payload, &store, &identity);
-    let volume_id = volume_id.ok_or_else(|| format!("its records have no data of {identity}"))?;
+    let in_log = inspection.dirty_blocks.iter().map(|record| record.address.volume_id).collect();
+    let volume_id = volume_in_copy(&manifest.payload, &store, &identity, &in_log);
+    let unknown = || format!("its copy of that host's records does not name {identity}, or is older than its data");
+    let volume_id = volume_id.ok_or_else(unknown)?;
     let replayed = inspection.replay(volume_id, backing).await;
     replayed.map_err(|error| format!("{error} (data {})", show_volume_id(volume_id)))
 }

@@ -95,10 +95,11 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
             volume_change(name, format!("release its image for host {host}"))
         }
         Request::FleetDrain {} => daemon_change("release the images of all volumes"),
-        Request::FleetTakeOver { name, from, give_up } => {
+        Request::FleetTakeOver { name, from, give_up, fenced } => {
             let from = from.as_ref().map_or(String::new(), |host| format!(" from host {host}"));
             let data = give_up.as_ref().map_or(String::new(), |data| format!(", and give up the data of {data}"));
-            volume_change(name, format!("take over{from}{data}"))
+            let fenced = if *fenced { ", which is off" } else { "" };
+            volume_change(name, format!("take over{from}{fenced}{data}"))
         }
         Request::TraceOpen { name } => volume_change(name, "record a trace"),
         Request::FlashAdd { path, force } => device_change(path, with_force("add to the flash cache", *force)),

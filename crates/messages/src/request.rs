@@ -462,6 +462,9 @@ pub enum Request {
         /// The name of another host's data that may be lost.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         give_up: Option<String>,
+        /// The owner's host is known to be off: the end of its lease is not waited for.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        fenced: bool,
     },
     /// Create a token for the HTTP interface.
     TokenCreate {

@@ -31,6 +31,8 @@ pub enum Claim {
     Command {
         /// The owner's host.
         from: Option<String>,
+        /// That host is known to be off: it answers nothing from its cache.
+        is_fenced: bool,
     },
     /// The adoption of a volume that was refused here after this host had become the owner. A living owner stays it.
     Adoption,
@@ -46,8 +48,10 @@ impl Claim {
         match self {
             Claim::Record => "record".to_owned(),
             Claim::Absent(token) => format!("absent:{token:016x}"),
-            Claim::Command { from: None } => "command".to_owned(),
-            Claim::Command { from: Some(host) } => format!("command:{host}"),
+            Claim::Command { from, is_fenced } => {
+                let word = if *is_fenced { "fenced" } else { "command" };
+                from.as_ref().map_or_else(|| word.to_owned(), |host| format!("{word}:{host}"))
+            }
             Claim::Adoption => "adoption".to_owned(),
             Claim::Log => "log".to_owned(),
             Claim::LogOf(host) => format!("log-of:{host}"),
@@ -58,12 +62,14 @@ impl Claim {
     pub fn parse(word: &str) -> Option<Claim> {
         Some(match word.split_once(':') {
             Some(("absent", token)) => Claim::Absent(u64::from_str_radix(token, 16).ok()?),
-            Some(("command", host)) => Claim::Command { from: Some(host.to_owned()) },
+            Some((word @ ("command" | "fenced"), host)) => {
+                Claim::Command { from: Some(host.to_owned()), is_fenced: word == "fenced" }
+            }
             Some(("log-of", host)) => Claim::LogOf(host.to_owned()),
             Some(_) => return None,
             None => match word {
                 "record" => Claim::Record,
-                "command" => Claim::Command { from: None },
+                "command" | "fenced" => Claim::Command { from: None, is_fenced: word == "fenced" },
                 "adoption" => Claim::Adoption,
                 "log" => Claim::Log,
                 _ => return None,
@@ -111,8 +117,13 @@ pub enum Purpose {
         /// from there, and then removes the mark.
         reads_log: bool,
     },
-    /// Serve it again after a crash, and continue the ownership that the daemon has.
-    Again(Expected),
+    /// Serve it again after a crash.
+    Again {
+        /// The ownership that the daemon has, which it must continue.
+        expected: Expected,
+        /// The daemon destages undestaged data of another host from its log.
+        reads_log: bool,
+    },
     /// Look at it time and again while another host owns it, without appearing among its clients.
     Standby(TakeOver),
 }
@@ -140,15 +151,14 @@ impl Invocation {
         match &self.purpose {
             Purpose::First { claim, given_up, reads_log } => {
                 arguments.extend([CLAIM.to_owned(), claim.encode()]);
-                if *reads_log {
-                    arguments.extend([READS_LOG.to_owned(), "true".to_owned()]);
-                }
+                arguments.extend(reads_log_arguments(*reads_log));
                 if !given_up.is_empty() {
                     arguments.extend([GIVE_UP.to_owned(), given_up.join(",")]);
                 }
             }
-            Purpose::Again(expected) => {
+            Purpose::Again { expected, reads_log } => {
                 arguments.extend([AGAIN.to_owned(), expected.identity.clone(), expected.show_lineage()]);
+                arguments.extend(reads_log_arguments(*reads_log));
             }
             Purpose::Standby(take_over) => arguments.extend([STANDBY.to_owned(), take_over.encode()]),
         }
@@ -170,11 +180,13 @@ impl Invocation {
                 (GIVE_UP, Purpose::First { given_up, .. }) => {
                     *given_up = value.split(',').map(str::to_owned).collect();
                 }
-                (READS_LOG, Purpose::First { reads_log, .. }) => *reads_log = value == "true",
+                (READS_LOG, Purpose::First { reads_log, .. } | Purpose::Again { reads_log, .. }) => {
+                    *reads_log = value == "true";
+                }
                 (LOG, _) => log = Some(value),
                 (AGAIN, _) => {
                     let expected = Expected::parse(&value, &words.next()?)?;
-                    purpose = Purpose::Again(expected);
+                    purpose = Purpose::Again { expected, reads_log: false };
                 }
                 (STANDBY, _) => purpose = Purpose::Standby(TakeOver::parse(&value)?),
                 _ => return None,
@@ -182,6 +194,10 @@ impl Invocation {
         }
         Some(Invocation { image, folder, host, log, purpose })
     }
+}
+
+fn reads_log_arguments(reads_log: bool) -> Vec<String> {
+    if reads_log { vec![READS_LOG.to_owned(), "true".to_owned()] } else { Vec::new() }
 }
 
 #[cfg(test)]
@@ -194,15 +210,19 @@ mod tests {
             let given_up = given_up.iter().map(|name| (*name).to_owned()).collect();
             Purpose::First { claim, given_up, reads_log: false }
         };
+        let expected = Expected { identity: "rbd:f/1/a".to_owned(), lineage: 9 };
         for purpose in [
             first(Claim::Record, &[]),
             first(Claim::Absent(7), &["a", "b"]),
-            first(Claim::Command { from: None }, &[]),
-            first(Claim::Command { from: Some("alpha".to_owned()) }, &["a"]),
+            first(Claim::Command { from: None, is_fenced: false }, &[]),
+            first(Claim::Command { from: None, is_fenced: true }, &[]),
+            first(Claim::Command { from: Some("alpha".to_owned()), is_fenced: false }, &["a"]),
+            first(Claim::Command { from: Some("alpha".to_owned()), is_fenced: true }, &["a"]),
             first(Claim::Adoption, &["a"]),
             first(Claim::LogOf("alpha".to_owned()), &[]),
-            Purpose::First { claim: Claim::Command { from: None }, given_up: Vec::new(), reads_log: true },
-            Purpose::Again(Expected { identity: "rbd:f/1/a".to_owned(), lineage: 9 }),
+            Purpose::First { claim: Claim::Adoption, given_up: Vec::new(), reads_log: true },
+            Purpose::Again { expected: expected.clone(), reads_log: false },
+            Purpose::Again { expected: expected.clone(), reads_log: true },
             Purpose::Standby(TakeOver::Command),
             Purpose::Standby(TakeOver::After(Duration::from_secs(60))),
         ] {

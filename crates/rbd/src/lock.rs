@@ -119,8 +119,13 @@ pub enum HelperStart {
         /// The daemon destages undestaged data from a log on an image.
         reads_log: bool,
     },
-    /// A start after a crash, which must continue the ownership that the daemon has.
-    Again(Expected),
+    /// A start after a crash, as [`Purpose::Again`].
+    Again {
+        /// The ownership that the daemon has.
+        expected: Expected,
+        /// The daemon destages undestaged data from a log on an image.
+        reads_log: bool,
+    },
 }
 
 impl HelperStart {
@@ -128,7 +133,7 @@ impl HelperStart {
     pub fn new(purpose: Purpose) -> Option<HelperStart> {
         match purpose {
             Purpose::First { claim, given_up, reads_log } => Some(HelperStart::First { claim, given_up, reads_log }),
-            Purpose::Again(expected) => Some(HelperStart::Again(expected)),
+            Purpose::Again { expected, reads_log } => Some(HelperStart::Again { expected, reads_log }),
             Purpose::Standby(_) => None,
         }
     }
@@ -136,7 +141,7 @@ impl HelperStart {
     /// The ownership that the daemon has.
     pub fn expected(&self) -> Option<&Expected> {
         match self {
-            HelperStart::Again(expected) => Some(expected),
+            HelperStart::Again { expected, .. } => Some(expected),
             HelperStart::First { .. } => None,
         }
     }
@@ -153,14 +158,19 @@ impl HelperStart {
             HelperStart::First { reads_log, .. } if !reads_log || mark.log.is_none() || !is_newest => {
                 Err(LockError::Undestaged(mark))
             }
-            HelperStart::First { .. } | HelperStart::Again(_) => Ok(Some(ForeignData::InLog(mark))),
+            // The daemon serves the volume: the mark was made by a host that is no owner any more.
+            HelperStart::Again { reads_log: false, .. } => Ok(None),
+            HelperStart::First { .. } | HelperStart::Again { reads_log: true, .. } => {
+                Ok(Some(ForeignData::InLog(mark)))
+            }
         }
     }
 
-    /// True if the image has the log of another host, which is only read: what that host answers from its cache does
-    /// not matter.
-    fn is_of_log(&self) -> bool {
-        matches!(self, HelperStart::First { claim: Claim::LogOf(_), .. })
+    /// True if the end of the former owner's lease matters: it may answer reads from its cache until then. A log is only
+    /// read, and a host that is off answers nothing.
+    fn waits_for_lease(&self) -> bool {
+        let is_without = |claim: &Claim| matches!(claim, Claim::LogOf(_) | Claim::Command { is_fenced: true, .. });
+        !matches!(self, HelperStart::First { claim, .. } if is_without(claim))
     }
 
     /// Applies the rule of claims to a look at the image. A start after a crash continues its ownership, or fails.
@@ -277,11 +287,12 @@ pub fn acquire(
         interruption = None;
     }
     let standing = of_look(&before)?;
-    if expected.is_none() {
-        let is_continued = interruption.is_none();
-        let found = mark_of(image)?.filter(|mark| foreign_mark(mark, is_continued));
-        start.check(found, is_continued || has_owner_lock(&before))?;
-    }
+    let is_continued = interruption.is_none();
+    let found = match expected {
+        None => mark_of(image)?.filter(|mark| foreign_mark(mark, is_continued)),
+        Some(_) => None,
+    };
+    let found = start.check(found, is_continued || has_owner_lock(&before))?;
     if is_owned(&before, standing) {
         return Err(LockError::Owned(describe_owner(image)));
     }
@@ -290,9 +301,16 @@ pub fn acquire(
     let former = before.recorded.as_ref().filter(|owner| is_taken && before.clients.contains(&owner.address));
     // The former owner may be alive although the cluster does not list its client: that may be blocked already.
     let has_former_owner =
-        is_taken && !start.is_of_log() && before.recorded.as_ref().is_some_and(|owner| owner.release.is_none());
+        is_taken && start.waits_for_lease() && before.recorded.as_ref().is_some_and(|owner| owner.release.is_none());
     if let Some(owner) = former.filter(|_| before.lock.is_none()) {
         return Err(LockError::Unlocked(owner.description()));
+    }
+    // With another client beside it, the acquisition would prove nothing, and end the only proof.
+    let is_owner = |address: &String| before.recorded.as_ref().is_some_and(|owner| owner.address == *address);
+    if let Some(ForeignData::InLog(_)) = &found
+        && let Some(address) = before.clients.iter().find(|address| !is_owner(address))
+    {
+        return Err(LockError::Open(address.clone()));
     }
     if let Some(Interruption::Client(address)) = &interruption
         && !claimed.has_waited(boot_ms())
@@ -320,6 +338,7 @@ pub fn acquire(
     let recorded_end_ms = known.as_ref().and_then(|known| known.record.serve_after_ms);
     let serve_after_ms = match has_former_owner {
         true => Some(lease_end_ms),
+        false if !start.waits_for_lease() => None,
         false => recorded_end_ms.filter(|end_ms| *end_ms > boot_ms()).map(|end_ms| end_ms.min(lease_end_ms)),
     };
     let header_version = image.header_version()?;
@@ -398,14 +417,18 @@ pub fn acquire(
         serve_after_ms,
         ..OwnerRecord::unowned(file.id().clone())
     };
-    // The record is first: a crash or an error between the two leaves an ownership that is proven by its lock.
-    file.write(&record).map_err(failed)?;
-    image.set_owner(&owner.encode())?;
-    if let Some(ForeignData::GivenUp(_)) = foreign {
+    let (is_destaged, log) = (destaged.is_some(), log.map(str::to_owned));
+    let lock = OwnedLock { file, record, owner, foreign, is_destaged, is_outdated, log, folder: folder_text.clone() };
+    // Before the ownership is recorded: it would prove to a later take-over that data of the log is the newest.
+    if lock.given_up().is_some() {
         remove_mark(image)?;
     }
-    let (is_destaged, log) = (destaged.is_some(), log.map(str::to_owned));
-    let lock = OwnedLock { file, record, owner, foreign, is_destaged, is_outdated, log, folder: folder_text };
+    if is_outdated {
+        lock.keep_mark(image)?;
+    }
+    // The record is first: a crash or an error between the two leaves an ownership that is proven by its lock.
+    lock.file.write(&lock.record).map_err(failed)?;
+    image.set_owner(&lock.owner.encode())?;
     lock.keep_mark(image)?;
     Ok((lock, began))
 }
@@ -443,11 +466,21 @@ impl OwnedLock {
     /// between the two, the data is destaged again.
     pub fn mark_undestaged(&mut self, image: &Image, is_marked: bool) -> Result<(), LockError> {
         let failed = |error| LockError::Record(self.folder.clone(), error);
-        let present = mark_of(image)?.filter(|present| self.record.undestaged == Some(present.mark.id));
-        match (is_marked, present) {
-            (true, _) if self.log_to_read().is_some() => {
-                return Err(LockError::Undestaged(self.log_to_read().cloned().expect("it was there just now")));
+        if let Some(mark) = self.log_to_read().cloned() {
+            if is_marked {
+                return Err(LockError::Undestaged(mark));
             }
+            record_destaged(image, mark.id)?;
+            remove_mark(image)?;
+            self.foreign = None;
+            return Ok(());
+        }
+        // The data of a mark is in the log that it names.
+        let is_present = |present: &UndestagedMark| {
+            self.record.undestaged == Some(present.mark.id) && present.mark.log == self.log_of_mark()
+        };
+        let present = mark_of(image)?.filter(is_present);
+        match (is_marked, present) {
             (true, Some(_)) if !self.is_destaged => {}
             (true, _) => {
                 self.record.undestaged = Some(random_number().map_err(failed)?);
@@ -456,11 +489,8 @@ impl OwnedLock {
                 self.keep_mark(image)?;
             }
             (false, _) => {
-                if let Some(mark) = self.log_to_read() {
-                    record_destaged(image, mark.id)?;
-                }
                 remove_mark(image)?;
-                (self.foreign, self.is_destaged, self.is_outdated) = (None, false, false);
+                (self.is_destaged, self.is_outdated) = (false, false);
                 if self.record.undestaged.take().is_some() {
                     self.file.write(&self.record).map_err(failed)?;
                 }
@@ -472,8 +502,12 @@ impl OwnedLock {
     /// Makes the mark that the record names again, if it is missing.
     pub fn keep_mark(&self, image: &Image) -> Result<(), LockError> {
         let Some(id) = self.record.undestaged.filter(|_| !self.is_destaged) else { return Ok(()) };
-        let log = self.log.clone().filter(|_| !self.is_outdated);
-        Ok(keep_mark(image, Mark { id, host: self.owner.host.clone(), log })?)
+        Ok(keep_mark(image, Mark { id, host: self.owner.host.clone(), log: self.log_of_mark() })?)
+    }
+
+    /// The log that a mark of this host names.
+    fn log_of_mark(&self) -> Option<String> {
+        self.log.clone().filter(|_| !self.is_outdated)
     }
 
     /// Number of the ownership.

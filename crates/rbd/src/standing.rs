@@ -100,7 +100,7 @@ pub fn standing(facts: &Facts<'_>, claim: &Claim, host: &str) -> Standing {
     }
     let is_meant = |from: &Option<String>| from.as_ref().is_none_or(|from| *from == owner.host);
     match claim {
-        Claim::Command { from } if is_meant(from) => Standing::TakenOver,
+        Claim::Command { from, .. } if is_meant(from) => Standing::TakenOver,
         Claim::Absent(token) if *token == owner.token && facts.tie == Tie::Other && !facts.has_client => {
             Standing::Inherited
         }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     fn command(from: Option<&str>) -> Claim {
-        Claim::Command { from: from.map(str::to_owned) }
+        Claim::Command { from: from.map(str::to_owned), is_fenced: false }
     }
 
     #[test]

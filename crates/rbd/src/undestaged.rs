@@ -5,6 +5,7 @@
 
 use rbd::{Mark, parse_mark_id, show_mark_id};
 
+use super::destaged::is_destaged;
 use super::ffi::{CephError, Image};
 use super::locality::Locality;
 use super::owner_record::KnownRecord;
@@ -18,11 +19,14 @@ pub struct UndestagedMark {
     pub image_id: String,
 }
 
-/// The mark of undestaged data. That of another image, of which this one is a clone or a copy, is none.
+/// The mark of undestaged data. That of another image, of which this one is a clone or a copy, is none, and neither is
+/// one whose data a take-over has destaged.
 pub fn mark_of(image: &Image) -> Result<Option<UndestagedMark>, CephError> {
     let Some(text) = image.undestaged()? else { return Ok(None) };
     let image_id = image.id()?;
-    Ok(Some(UndestagedMark::parse(&text, &image_id)).filter(|found| found.image_id == image_id))
+    let found = UndestagedMark::parse(&text, &image_id);
+    let is_mark = found.image_id == image_id && !is_destaged(image, found.mark.id)?;
+    Ok(is_mark.then_some(found))
 }
 
 /// Makes the mark, unless the image has it. A mark that is there names the log of its data, unless it is to name none.

@@ -57,6 +57,8 @@ pub enum DiskError {
         data: String,
         /// Name of the host.
         host: String,
+        /// The image with that host's log, if it lies on one.
+        log: Option<String>,
     },
     /// Another host owns the storage.
     #[error("host {owner} owns it")]

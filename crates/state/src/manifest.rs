@@ -144,16 +144,27 @@ pub fn devices_in_copy(packed: &[u8], store: &str) -> BTreeSet<PathBuf> {
     stores.into_iter().find(|record| record.store == store).map(|record| record.devices).unwrap_or_default()
 }
 
-/// The volume on this backing whose dirty data the store may have, by a copy of the records on its devices. The copy may
-/// be older than the data.
-pub fn volume_in_copy(packed: &[u8], store: &str, backing_identity: &str) -> Option<VolumeId> {
-    let Manifest { volumes, displaced, .. } = unpack(packed).ok()?;
+/// The volume on this backing whose dirty data the store may have, by a copy of the records on its devices. `None` if
+/// the copy is older than the data: it does not know all volumes that have data `in_log`.
+pub fn volume_in_copy(
+    packed: &[u8],
+    store: &str,
+    backing_identity: &str,
+    in_log: &BTreeSet<VolumeId>,
+) -> Option<VolumeId> {
+    let Manifest { volumes, stores, .. } = unpack(packed).ok()?;
+    let is_given_up = |volume_id: VolumeId| {
+        stores.iter().any(|record| record.store == store && record.given_up.contains(&show_volume_id(volume_id)))
+    };
+    let is_listed = |volume_id: VolumeId| volumes.iter().any(|record| record.volume_id == volume_id);
+    if !in_log.iter().all(|volume_id| is_listed(*volume_id) || is_given_up(*volume_id)) {
+        return None;
+    }
     let has_data = |record: &VolumeRecord| {
         let is_elsewhere = record.dirty_on_flash.as_deref().is_some_and(|known| known != store);
         record.backing_identity == backing_identity && !is_elsewhere
     };
-    let record = volumes.iter().chain(&displaced).find(|record| has_data(record))?;
-    Some(record.volume_id)
+    volumes.iter().find(|record| has_data(record)).map(|record| record.volume_id)
 }
 
 /// Refuses devices that were last used before a known later use.
@@ -314,11 +325,15 @@ mod tests {
             state.identify(&Claim::plain(name, disk), || VolumeId(number)).expect("new");
         }
         state.mark_on_flash(VolumeId(7), Some("ab"));
+        state.store_mut("ab").given_up.insert(show_volume_id(VolumeId(6)));
         let copy = state.manifest(usize::MAX).expect("no limit");
-        let find = |store, disk| volume_in_copy(&copy, store, disk);
+        let in_log = BTreeSet::from([6, 7].map(VolumeId));
+        let find = |store, disk| volume_in_copy(&copy, store, disk, &in_log);
         assert_eq!([find("ab", "disk-1"), find("cd", "disk-1")], [Some(VolumeId(7)), None]);
+        let newer = BTreeSet::from([7, 9].map(VolumeId));
+        assert_eq!(volume_in_copy(&copy, "ab", "disk-1", &newer), None, "the log has data of a volume that is newer");
         assert_eq!([find("ab", "disk-2"), find("ab", "disk-3")], [Some(VolumeId(8)), None]);
-        assert_eq!(volume_in_copy(b"damaged", "ab", "disk-1"), None);
+        assert_eq!(volume_in_copy(b"damaged", "ab", "disk-1", &in_log), None);
     }
 
     #[test]

@@ -68,6 +68,9 @@ struct TakeOver {
     from: Option<String>,
     /// The name of the undestaged data of another host that may be lost.
     give_up: Option<String>,
+    /// The owner's host is known to be off: the end of its lease is not waited for.
+    #[serde(default)]
+    fenced: bool,
 }
 
 /// Take a volume on standby over from its owner, whose client the cluster blocks
@@ -79,6 +82,6 @@ async fn take_over(
     PathName(name): PathName,
     OptionalJson(options): OptionalJson<TakeOver>,
 ) -> Result<Json<VolumeReport>, Problem> {
-    let TakeOver { from, give_up } = options;
-    shared.volume(Request::FleetTakeOver { name, from, give_up }).await.map(Json)
+    let TakeOver { from, give_up, fenced } = options;
+    shared.volume(Request::FleetTakeOver { name, from, give_up, fenced }).await.map(Json)
 }

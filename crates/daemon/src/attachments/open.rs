@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use messages::{ErrorKind, Failure};
 use pool::GroupContent;
-use rbd::{Claim, ImageSpec, StandbyReport, TakeOver};
+use rbd::{Claim, ImageSpec, Mark, StandbyReport, TakeOver, parse_mark_id};
 use seam::DiskError;
 use seam::real::{PATH_TIMEOUT, PathCall};
 
@@ -193,7 +193,12 @@ impl Attachments {
         let (path, other, on) = match error {
             DiskError::Hung(_) => return self.hung(volume),
             DiskError::Standby { owner, report } => return self.on_standby(&volume.0, owner, report),
-            DiskError::Undestaged { data, host } => return undestaged_elsewhere(&volume.0, data, host),
+            DiskError::Undestaged { data, host, log } => {
+                if let Some(id) = parse_mark_id(data) {
+                    self.volumes.note_mark(&volume.0.name, Mark { id, host: host.clone(), log: log.clone() });
+                }
+                return undestaged_elsewhere(&volume.0, data, host);
+            }
             DiskError::Shared { path, other, on } => (path, other, on),
             _ => return self.unavailable(volume, error),
         };

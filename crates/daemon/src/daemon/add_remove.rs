@@ -246,7 +246,7 @@ impl Daemon {
     /// `volume adopt`: declares the backing's present content to be the volume's data. Data that this may lose must be
     /// named in `give_up`; `discard_dirty` gives up dirty data past the end of a shrunk backing alone.
     pub async fn adopt(&self, name: &str, give_up: Option<String>, discard_dirty: bool) -> Result<Answer, Failure> {
-        let _guard = self.volumes.lock_for_change(name)?;
+        let _guard = self.volumes.wait_for_change(name).await?;
         let known = self.volumes.get(name)?;
         let Some(refusal) = known.refusal() else {
             let text = format!("volume {name} is served, so it has nothing to adopt");

@@ -5,7 +5,7 @@ use messages::report::FleetReport;
 use messages::{Answer, ErrorKind, Failure};
 use rbd::{Claim, ImageSpec, Release, StandbyReport};
 
-use super::super::foreign_log::{DestagedLog, destage_foreign_log};
+use super::super::foreign_log::{ForeignData, destage_foreign_log};
 use super::super::rbd_helper::{HeldHelper, HelperPlan, hold};
 use super::super::volumes::{KnownVolume, Placement, RequestedVolume, VolumeStatus, standby_text};
 use super::Daemon;
@@ -58,18 +58,19 @@ impl Daemon {
     }
 
     /// `fleet take-over`: claims the image of a volume on standby. The owner's client is blocked; the host `from` has
-    /// to be the owner.
+    /// to be the owner. The end of its lease is not waited for if that host `is_fenced`: it is known to be off.
     pub async fn take_over(
         &self,
         name: &str,
         from: Option<String>,
         give_up: Option<String>,
+        is_fenced: bool,
     ) -> Result<Answer, Failure> {
-        let _guard = self.volumes.lock_for_change(name)?;
+        let _guard = self.volumes.wait_for_change(name).await?;
         let known = self.volumes.get(name)?;
         check_take_over(&known, from.as_deref())?;
         let (owner, before) = (known.standby().map(|report| report.owner.clone()), known.status.clone());
-        self.volumes.order_claim(name, Claim::Command { from });
+        self.volumes.order_claim(name, Claim::Command { from, is_fenced });
         let accept = Acceptance { give_up, ..Acceptance::default() };
         let requested = (known.config, known.from_file);
         let mut attached = self.attachments.attach(requested.0.clone(), requested.1, accept.clone()).await;
@@ -102,9 +103,10 @@ impl Daemon {
         is_ordered: bool,
     ) -> Result<(), Failure> {
         let (name, claim) = (config.name.clone(), self.volumes.claim_of(&config.name).unwrap_or_default());
-        if let BackingSpec::Rbd(image) = &config.backing {
+        if let (BackingSpec::Rbd(image), Some(mark)) = (&config.backing, self.volumes.mark_of(&name)) {
             let plan = HelperPlan { claim, reads_log: true, ..self.attachments.helper_plan(&config, image) };
-            if let Some(DestagedLog { mark, replayed }) = destage_foreign_log(plan, &name, is_ordered).await? {
+            let data = ForeignData { volume: name.clone(), plan, mark: mark.clone(), is_ordered };
+            if let Some(replayed) = destage_foreign_log(data).await? {
                 let bytes = replayed.data_blocks * seam::BLOCK_BYTES as u64;
                 log::warn!(
                     target: VOLUME, volume = name,

@@ -319,7 +319,9 @@ impl Daemon {
             Request::VolumeAdopt { name, give_up, discard_dirty } => self.adopt(&name, give_up, discard_dirty).await,
             Request::FleetMove { name, to } => self.move_volume(&name, to.as_deref(), progress).await,
             Request::FleetDrain {} => self.drain_host(progress).await,
-            Request::FleetTakeOver { name, from, give_up } => self.take_over(&name, from, give_up).await,
+            Request::FleetTakeOver { name, from, give_up, fenced } => {
+                self.take_over(&name, from, give_up, fenced).await
+            }
             Request::TokenCreate { name, role } => self.http.create_token(&name, role),
             Request::TokenList {} => Ok(Answer::Tokens(self.http.tokens())),
             Request::TokenRevoke { name } => self.http.revoke_token(&name),

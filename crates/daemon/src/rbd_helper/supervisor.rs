@@ -157,7 +157,10 @@ impl Supervisor {
             folder: records_folder(self.socket.parent().unwrap_or(Path::new("/"))),
             host: self.host.clone(),
             log: self.log.clone(),
-            purpose: expected.map_or_else(first, Purpose::Again),
+            purpose: match expected {
+                Some(expected) => Purpose::Again { expected, reads_log },
+                None => first(),
+            },
         };
         let listener = Stdio::from(OwnedFd::from(listener.try_clone()?));
         let child = spawn_helper(&invocation, listener, its_end)?;
@@ -213,8 +216,8 @@ impl Supervisor {
                 Status::LogToRead(mark) => {
                     self.shared.log_to_read.get_or_init(|| mark);
                 }
-                Status::Undestaged(Mark { id, host, log: _ }) => {
-                    return Outcome::NotServed(DiskError::Undestaged { data: show_mark_id(id), host });
+                Status::Undestaged(Mark { id, host, log }) => {
+                    return Outcome::NotServed(DiskError::Undestaged { data: show_mark_id(id), host, log });
                 }
                 Status::Marked(number) => self.shared.orders().end(number, &Ok(())),
                 Status::NotMarked(number, text) => {

@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engine::VolumeId;
 use messages::{ErrorKind, Failure};
@@ -21,6 +21,11 @@ use self::standby::StandbyNotes;
 pub use self::standby::{STANDBY, standby_text};
 use config::volume_qos::VolumeQos;
 use config::{BackingSpec, VolumeConfig, is_device};
+
+/// Time for which a command waits for an attempt of the daemon to attach its volume.
+const ATTEMPT_WAIT: Duration = Duration::from_secs(20);
+/// Pause between two checks for its end.
+const ATTEMPT_POLL: Duration = Duration::from_millis(50);
 
 /// A volume's configuration, and whether it comes from the file.
 pub type RequestedVolume = (VolumeConfig, bool);
@@ -166,6 +171,17 @@ impl Volumes {
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
         Ok(ChangeGuard { volumes: self, name: name.to_owned() })
+    }
+
+    /// As [`Volumes::lock_for_change`], but waits for an attempt to attach the volume, which the daemon makes by itself.
+    pub async fn wait_for_change(&self, name: &str) -> Result<ChangeGuard<'_>, Failure> {
+        let deadline = Instant::now() + ATTEMPT_WAIT;
+        loop {
+            match self.lock_for_change(name) {
+                Err(_) if Instant::now() < deadline => tokio::time::sleep(ATTEMPT_POLL).await,
+                locked => return locked,
+            }
+        }
     }
 
     /// Makes a change of a volume in a task of its own, so that nothing waits for it; does nothing while another change

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use messages::{ErrorKind, Failure};
-use rbd::{Claim, StandbyReport};
+use rbd::{Claim, Mark, StandbyReport};
 use state::UNDESTAGED_ELSEWHERE;
 
 use super::{KnownVolume, VolumeStatus, Volumes};
@@ -19,6 +19,8 @@ pub struct StandbyNotes {
     claims: RefCell<BTreeMap<String, Claim>>,
     /// The owners that the last attach has found.
     owners: RefCell<BTreeMap<String, StandbyReport>>,
+    /// The marks of undestaged data for which the last attach was refused.
+    marks: RefCell<BTreeMap<String, Mark>>,
 }
 
 impl StandbyNotes {
@@ -56,6 +58,16 @@ impl Volumes {
     /// Notes the owner of the image of a volume that is being attached.
     pub fn note_owner(&self, name: &str, report: StandbyReport) {
         self.standby.owners.borrow_mut().insert(name.to_owned(), report);
+    }
+
+    /// Notes the mark of undestaged data for which a volume is refused.
+    pub fn note_mark(&self, name: &str, mark: Mark) {
+        self.standby.marks.borrow_mut().insert(name.to_owned(), mark);
+    }
+
+    /// The mark for which a volume was refused last.
+    pub fn mark_of(&self, name: &str) -> Option<Mark> {
+        self.standby.marks.borrow().get(name).cloned()
     }
 
     /// Replaces what is known of the owner of a volume on standby.

@@ -39,6 +39,9 @@ pub enum Action {
         /// Give up the undestaged data of another host, by its name in the refusal
         #[arg(long, value_name = "DATA")]
         give_up: Option<String>,
+        /// The owner's host is known to be off, by a fencing device or its power button: do not wait 26 s for its lease
+        #[arg(long)]
+        fenced: bool,
         /// Do not ask for confirmation
         #[arg(long)]
         yes: bool,
@@ -58,10 +61,10 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         }
         Action::Move { name, to } => Request::FleetMove { name, to },
         Action::Drain => Request::FleetDrain {},
-        Action::TakeOver { name, from, give_up, yes } => {
+        Action::TakeOver { name, from, give_up, fenced, yes } => {
             let is_asked = !yes && !json && std::io::stdin().is_terminal();
             let from = if is_asked { Some(confirmed_owner(socket, &name, from)?) } else { from };
-            Request::FleetTakeOver { name, from, give_up }
+            Request::FleetTakeOver { name, from, give_up, fenced }
         }
     };
     match send_request(socket, &request)? {
