@@ -106,7 +106,7 @@ async fn claim_and_destage(
         let opened = connect_image(seam, log_image, helper, image_options()).await;
         opened.map_err(|error| remedy(error.to_string()))
     };
-    // What is claimed first is claimed in vain if the other image cannot be.
+    // The volume is not claimed in vain: without an order, the log's owner may be alive.
     if !is_ordered {
         *log_disk = Some(open_log().await?);
     }

@@ -60,8 +60,8 @@ impl<S: Seam> SharedConnection<S> {
         self.receive_count.get()
     }
 
-    /// Records the loss of the connection: unflushed writes may be lost too, and flushes fail. Those of a dedicated
-    /// server are repeated instead, because all writes that it has answered are durable. Returns true if there are
+    /// Records the loss of the connection: unflushed writes may be lost too, and flushes fail. A dedicated server has
+    /// made all writes durable that it has answered, so its flushes are repeated instead. Returns true if there are
     /// writes or zero requests to repeat.
     pub fn record_loss(&self) -> bool {
         self.connection_epoch.set(self.connection_epoch.get() + 1);

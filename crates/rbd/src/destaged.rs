@@ -1,5 +1,5 @@
-//! The names of data that other hosts had flushed to their logs, and that take-overs have destaged from there: a list in
-//! the image's metadata. A host that returns finds its own data in it, and drops the copy in its log.
+//! The names of data that other hosts had flushed to their logs, and that take-overs have destaged from there: a list
+//! in the image's metadata. A host that returns finds its own data in it, and drops the copy in its log.
 
 use rbd::{parse_mark_id, show_mark_id};
 

@@ -112,7 +112,7 @@ pub struct Site<'a> {
 pub enum HelperStart {
     /// The first one of a daemon for the image, as [`Purpose::First`].
     First {
-        /// What permits to claim the image.
+        /// The reason for which the image may be claimed.
         claim: Claim,
         /// The names of data that may be lost.
         given_up: Vec<String>,
@@ -166,8 +166,8 @@ impl HelperStart {
         }
     }
 
-    /// True if the end of the former owner's lease matters: it may answer reads from its cache until then. A log is only
-    /// read, and a host that is off answers nothing.
+    /// True if the end of the former owner's lease matters: it may answer reads from its cache until then. A log is
+    /// only read, and a host that is off answers nothing.
     fn waits_for_lease(&self) -> bool {
         let is_without = |claim: &Claim| matches!(claim, Claim::LogOf(_) | Claim::Command { is_fenced: true, .. });
         !matches!(self, HelperStart::First { claim, .. } if is_without(claim))
@@ -189,7 +189,7 @@ impl HelperStart {
     }
 }
 
-/// What becomes of the data of another host's mark.
+/// The fate of the data of another host's mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ForeignData {
     /// It is lost.

@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn data_of_the_former_owner_is_the_newest_only_if_its_lock_was_broken_last() {
+    fn former_owner_has_the_newest_data_only_if_it_had_the_lock_last() {
         let own = "10.0.0.3:0/3";
         let dead = Sighting { clients: vec![OWN.to_owned()], ..sighting(Some(OWN), 41) };
         let broken = Sighting { clients: vec![OWN.to_owned()], ..sighting(None, 44) };

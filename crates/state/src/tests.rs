@@ -641,7 +641,7 @@ fn dirty_data_of_another_lineage_is_refused_and_clean_pages_are_dropped() {
 }
 
 #[test]
-fn data_that_another_host_has_destaged_is_dropped_from_the_log_with_its_volume_id() {
+fn data_that_another_host_has_destaged_is_dropped_from_the_log() {
     let mut state = State::default();
     state.begin_life(1, 2);
     state.store_mut("ab");

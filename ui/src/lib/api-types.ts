@@ -1547,6 +1547,8 @@ export interface components {
     };
     /** @description Options of a take-over. */
     TakeOver: {
+      /** @description The owner's host is known to be off: the end of its lease is not waited for. */
+      fenced?: boolean;
       /** @description The host that has to be the owner; without it whoever is. */
       from?: string | null;
       /** @description The name of the undestaged data of another host that may be lost. */

@@ -173,7 +173,8 @@ impl Volumes {
         Ok(ChangeGuard { volumes: self, name: name.to_owned() })
     }
 
-    /// As [`Volumes::lock_for_change`], but waits for an attempt to attach the volume, which the daemon makes by itself.
+    /// As [`Volumes::lock_for_change`], but waits for the end of an attempt to attach the volume that the daemon makes
+    /// by itself.
     pub async fn wait_for_change(&self, name: &str) -> Result<ChangeGuard<'_>, Failure> {
         let deadline = Instant::now() + ATTEMPT_WAIT;
         loop {
