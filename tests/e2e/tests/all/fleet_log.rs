@@ -143,6 +143,7 @@ fn log_is_not_destaged_over_writes_that_may_have_come_since() {
 }
 
 #[test]
+#[ignore = "long: two minutes"]
 fn absent_owner_with_its_log_on_an_image_is_taken_over_from_by_itself() {
     let Some(cluster) = cluster("an automatic take-over with data in a log on RBD") else { return };
     let image = cluster.create_image("log-absent", 8);
