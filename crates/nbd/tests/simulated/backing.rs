@@ -10,7 +10,7 @@ use engine::{Backing, ByteOffset, Core, CoreSpec, RequestError, VolumeId, Volume
 use nbd::{Options, Server};
 use nbd_client::{Change, DedicatedServer, NbdDisk, NbdOptions, NbdTarget};
 use seam::sim::{Fault, Ops, Rule, SimSeam, When, World};
-use seam::{BLOCK_BYTES, Disk, DiskError, Lineage, Nanos, Piece, PieceMut, Seam};
+use seam::{BLOCK_BYTES, Disk, DiskError, DiskResult, Lineage, Nanos, Piece, PieceMut, Seam};
 
 use crate::fixture::{SIZE, address, core, disk, listen, plain, serve, world};
 
@@ -124,6 +124,15 @@ async fn serve_again(seam: &SimSeam, core: &Core<SimSeam>) -> Server<SimSeam> {
     server
 }
 
+/// The result of a flush whose connection is cut.
+async fn flush_while_cut(world: &World, seam: &SimSeam, export: &NbdDisk<SimSeam>) -> DiskResult<()> {
+    let cutter = async {
+        seam.yield_now().await;
+        world.cut(&address());
+    };
+    join(export.flush(), cutter).await.0
+}
+
 #[test]
 fn flush_across_a_reconnect_fails() {
     let world = world(54);
@@ -133,11 +142,7 @@ fn flush_across_a_reconnect_fails() {
         let export = open(&seam).await;
         export.write(0, vec![block(&world, 1)]).await.expect("written");
         let before = export.connection_epoch();
-        let cutter = async {
-            seam.yield_now().await;
-            world.cut(&address());
-        };
-        let (flushed, ()) = join(export.flush(), cutter).await;
+        let flushed = flush_while_cut(&world, &seam, &export).await;
         assert_eq!(flushed, Err(DiskError::Io("connection lost during flush".into())));
         assert_ne!(export.connection_epoch(), before);
         export.flush().await.expect("the next flush succeeds");
@@ -154,11 +159,7 @@ fn flush_of_a_dedicated_server_is_repeated_after_a_reconnect() {
         let export = NbdDisk::open_dedicated(&seam, target(), NbdOptions::default(), server).await.expect("it listens");
         export.write(0, vec![block(&world, 1)]).await.expect("written");
         let before = export.connection_epoch();
-        let cutter = async {
-            seam.yield_now().await;
-            world.cut(&address());
-        };
-        let (flushed, ()) = join(export.flush(), cutter).await;
+        let flushed = flush_while_cut(&world, &seam, &export).await;
         assert_eq!((flushed, export.connection_epoch()), (Ok(()), before + 1));
     });
 }
