@@ -5,9 +5,12 @@
 //! be interrupted at any point and repeated. It runs on a thread with memory of its own: the data cores serve other
 //! volumes meanwhile.
 
+use std::ops::ControlFlow;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use flash::{MemberDisk, Replayed};
+use control::ProgressSender;
+use flash::{MemberDisk, ReplayProgress, Replayed};
 use messages::{ErrorKind, Failure};
 use nbd_client::NbdDisk;
 use rbd::{Claim, ImageSpec, Mark, Release, show_mark_id};
@@ -27,6 +30,9 @@ const CLIENT_WAIT: Nanos = Nanos::from_secs(60);
 /// Pause between two attempts.
 const CLIENT_PAUSE: Nanos = Nanos::from_secs(1);
 
+/// Gets the progress, and decides whether the destage goes on.
+type Observer = dyn Fn(ReplayProgress) -> ControlFlow<()>;
+
 /// A volume whose undestaged data is in the log of another host.
 #[derive(Clone)]
 pub struct ForeignData {
@@ -41,18 +47,30 @@ pub struct ForeignData {
     pub is_ordered: bool,
 }
 
-/// Destages the data from the log. Returns its amount, or `None` if there is no log to read.
-pub async fn destage_foreign_log(data: ForeignData) -> Result<Option<Replayed>, Failure> {
+/// Destages the data from the log. Returns its amount, or `None` if there is no log to read. The destage ends early if
+/// this future is dropped.
+pub async fn destage_foreign_log(data: ForeignData, progress: ProgressSender) -> Result<Option<Replayed>, Failure> {
     let Some(log_image) = log_image(&data.plan.image, &data.mark) else { return Ok(None) };
     let (volume, host) = (data.volume.clone(), data.mark.host.clone());
     let failed = |text: String| Failure::new(ErrorKind::Failed, format!("volume {volume}: {text}"));
+    let activity = format!("destaging the log of host {host}");
     let (sender, ended) = oneshot::channel();
-    let body = move || {
-        let destaged =
-            run_core(RealCoreSpec::new(POOL_BYTES), |seam| async move { destage(&seam, &data, &log_image).await });
-        // The receiver has given up if this fails.
-        let (Ok(()) | Err(_)) = sender.send(destaged);
+    // The thread ends early once this is dropped.
+    let caller = Arc::new(());
+    let waiting = Arc::downgrade(&caller);
+    let observe = move |ReplayProgress { done_blocks, total_blocks }: ReplayProgress| {
+        let [done_bytes, total_bytes] = [done_blocks, total_blocks].map(|blocks| blocks * seam::BLOCK_BYTES as u64);
+        progress.report_copied(activity.clone(), done_bytes, total_bytes);
+        if waiting.strong_count() == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
+    let body =
+        move || {
+            let destaged = run_core(RealCoreSpec::new(POOL_BYTES), |seam| async move {
+                destage(&seam, &data, &log_image, &observe).await
+            });
+            // The receiver has given up if this fails.
+            let (Ok(()) | Err(_)) = sender.send(destaged);
+        };
     let spawned = std::thread::Builder::new().name("foreign log".to_owned()).spawn(body);
     spawned.map_err(|error| failed(format!("cannot start a thread for the log of its owner: {error}")))?;
     let ended = ended.await.map_err(|_| failed("the thread for the log of its owner has ended".to_owned()))?;
@@ -75,9 +93,10 @@ async fn destage(
     seam: &RealSeam,
     data: &ForeignData,
     log_image: &ImageSpec,
+    observe: &Observer,
 ) -> (Result<Option<Replayed>, String>, Option<HeldHelper>) {
     let mut log_disk = None;
-    let destaged = claim_and_destage(seam, data, log_image, &mut log_disk).await;
+    let destaged = claim_and_destage(seam, data, log_image, &mut log_disk, observe).await;
     let held = log_disk.as_ref().and_then(|_| hold(log_image));
     (destaged, held)
 }
@@ -88,6 +107,7 @@ async fn claim_and_destage(
     ForeignData { volume, plan, mark, is_ordered }: &ForeignData,
     log_image: &ImageSpec,
     log_disk: &mut Option<NbdDisk<RealSeam>>,
+    observe: &Observer,
 ) -> Result<Option<Replayed>, String> {
     let remedy = |reason: String| {
         format!(
@@ -129,7 +149,7 @@ async fn claim_and_destage(
         Some(opened) => opened,
         None => log_disk.insert(open_log().await?),
     };
-    let replayed = replay(seam, opened.clone(), &backing).await.map_err(remedy)?;
+    let replayed = replay(seam, opened.clone(), &backing, observe).await.map_err(remedy)?;
     backing.mark_undestaged(false).await.map_err(|error| format!("its mark cannot be removed: {error}"))?;
     Ok(Some(replayed))
 }
@@ -160,7 +180,12 @@ fn is_of_log(claim: &Claim) -> bool {
 }
 
 /// Writes the data to the backing, after the log has proven that it belongs to it.
-async fn replay(seam: &RealSeam, log_disk: NbdDisk<RealSeam>, backing: &NbdDisk<RealSeam>) -> Result<Replayed, String> {
+async fn replay(
+    seam: &RealSeam,
+    log_disk: NbdDisk<RealSeam>,
+    backing: &NbdDisk<RealSeam>,
+    observe: &Observer,
+) -> Result<Replayed, String> {
     let disks = [MemberDisk::Image(log_disk)];
     let (_, inspection) = flash::inspect(seam, &disks).await;
     let inspection = Rc::new(inspection.map_err(|error| error.to_string())?);
@@ -171,7 +196,7 @@ async fn replay(seam: &RealSeam, log_disk: NbdDisk<RealSeam>, backing: &NbdDisk<
     let volume_id = volume_in_copy(&manifest.payload, &store, &identity, &in_log);
     let unknown = || format!("its copy of that host's records does not name {identity}, or is older than its data");
     let volume_id = volume_id.ok_or_else(unknown)?;
-    let replayed = inspection.replay(volume_id, backing).await;
+    let replayed = inspection.replay(volume_id, backing, observe).await;
     replayed.map_err(|error| format!("{error} (data {})", show_volume_id(volume_id)))
 }
 

@@ -78,7 +78,7 @@ pub use pages::{
 };
 pub use record::{BlockAddress, Content, Position, Record, Recovered, RecoveredContent};
 pub use recovery::OpenOptions;
-pub use replay::{ReplayError, Replayed};
+pub use replay::{ReplayError, ReplayProgress, Replayed};
 pub use sabotage::Sabotage;
 pub use segments::EXPIRIES_TOLD_APART;
 pub use state::jobs::{JobKind, JobReport};

@@ -2,6 +2,7 @@
 //! volume. The store is only read, so the replay can be interrupted at any point and repeated.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use seam::{Disk, DiskError, Piece, Seam};
 use task_sync::{BoxFuture, join};
@@ -26,6 +27,22 @@ pub struct Replayed {
     pub zero_blocks: u64,
 }
 
+impl Replayed {
+    /// The number of blocks.
+    pub fn blocks(&self) -> u64 {
+        self.data_blocks + self.zero_blocks
+    }
+}
+
+/// The progress of a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplayProgress {
+    /// Blocks that were written.
+    pub done_blocks: u64,
+    /// Blocks that the volume has in the log.
+    pub total_blocks: u64,
+}
+
 /// Why the backing may still lack dirty data.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
@@ -46,12 +63,20 @@ pub enum ReplayError {
     /// The backing failed.
     #[error("the backing failed: {0}")]
     Backing(DiskError),
+    /// The caller has ended it.
+    #[error("it was cancelled")]
+    Cancelled,
 }
 
 impl<S: Seam> Inspection<S> {
     /// Writes the dirty data of a volume to its backing, and flushes it. No other process may write to the store or to
-    /// the backing.
-    pub async fn replay(&self, volume_id: VolumeId, backing: &impl Disk<S>) -> Result<Replayed, ReplayError> {
+    /// the backing. `observe` gets the progress about every mebibyte, and ends the replay with [`ControlFlow::Break`].
+    pub async fn replay(
+        &self,
+        volume_id: VolumeId,
+        backing: &impl Disk<S>,
+        mut observe: impl FnMut(ReplayProgress) -> ControlFlow<()>,
+    ) -> Result<Replayed, ReplayError> {
         if let Some(problem) = &self.problem {
             return Err(ReplayError::Incomplete(problem.to_string()));
         }
@@ -63,10 +88,15 @@ impl<S: Seam> Inspection<S> {
         {
             return Err(ReplayError::PastEnd { block: last.blocks().end.previous(), backing_blocks });
         }
+        let total_blocks = records.iter().map(|record| BlockNo::count(&record.blocks())).sum();
         for _ in 0..ATTEMPTS_MAX {
             let connection_epoch = backing.connection_epoch();
             let mut replayed = Replayed::default();
             for chunk in records.chunks(CHUNK_RECORDS) {
+                let progress = ReplayProgress { done_blocks: replayed.blocks(), total_blocks };
+                if observe(progress).is_break() {
+                    return Err(ReplayError::Cancelled);
+                }
                 let written = self.replay_chunk(chunk, backing).await?;
                 replayed.data_blocks += written.data_blocks;
                 replayed.zero_blocks += written.zero_blocks;

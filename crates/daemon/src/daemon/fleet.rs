@@ -7,7 +7,7 @@ use rbd::{Claim, ImageSpec, Release, StandbyReport};
 
 use super::super::foreign_log::{ForeignData, destage_foreign_log};
 use super::super::rbd_helper::{HeldHelper, HelperPlan, hold};
-use super::super::volumes::{KnownVolume, Placement, RequestedVolume, VolumeStatus, standby_text};
+use super::super::volumes::{KnownVolume, Placement, VolumeStatus, standby_text};
 use super::Daemon;
 use config::{BackingSpec, VolumeConfig};
 use logging::{self as log, VOLUME};
@@ -65,6 +65,7 @@ impl Daemon {
         from: Option<String>,
         give_up: Option<String>,
         is_fenced: bool,
+        progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
         let _guard = self.volumes.wait_for_change(name).await?;
         let known = self.volumes.get(name)?;
@@ -75,7 +76,15 @@ impl Daemon {
         let requested = (known.config, known.from_file);
         let mut attached = self.attachments.attach(requested.0.clone(), requested.1, accept.clone()).await;
         if accept.give_up.is_none() && attached.as_ref().is_err_and(is_undestaged) {
-            attached = self.attach_after_log(requested, true).await;
+            // Its state stays as it was while the log is read.
+            let refused = self.volumes.get(name)?.status;
+            self.volumes.set_status(name, before.clone());
+            let destaged = self.destage_log_of_owner(&requested.0, true, progress).await;
+            self.volumes.set_status(name, refused);
+            attached = match destaged {
+                Ok(()) => self.attachments.attach(requested.0, requested.1, accept).await,
+                Err(failure) => Err(failure),
+            };
         }
         self.volumes.end_claim(name);
         self.standbys.forget(name);
@@ -95,18 +104,19 @@ impl Daemon {
         self.show(name).await
     }
 
-    /// Destages the data of a volume that is in the log of its owner, if that lies on an image, and attaches the volume
-    /// by the claim that is ordered for it.
-    pub(super) async fn attach_after_log(
+    /// Destages the data of a volume that is in the log of its owner, if that lies on an image, by the claim that is
+    /// ordered for the volume.
+    pub(super) async fn destage_log_of_owner(
         &self,
-        (config, from_file): RequestedVolume,
+        config: &VolumeConfig,
         is_ordered: bool,
+        progress: &ProgressSender,
     ) -> Result<(), Failure> {
         let (name, claim) = (config.name.clone(), self.volumes.claim_of(&config.name).unwrap_or_default());
         if let (BackingSpec::Rbd(image), Some(mark)) = (&config.backing, self.volumes.mark_of(&name)) {
-            let plan = HelperPlan { claim, reads_log: true, ..self.attachments.helper_plan(&config, image) };
+            let plan = HelperPlan { claim, reads_log: true, ..self.attachments.helper_plan(config, image) };
             let data = ForeignData { volume: name.clone(), plan, mark: mark.clone(), is_ordered };
-            if let Some(replayed) = destage_foreign_log(data).await? {
+            if let Some(replayed) = destage_foreign_log(data, progress.clone()).await? {
                 let bytes = replayed.data_blocks * seam::BLOCK_BYTES as u64;
                 log::warn!(
                     target: VOLUME, volume = name,
@@ -115,7 +125,7 @@ impl Daemon {
                 );
             }
         }
-        self.attachments.attach(config, from_file, Acceptance::default()).await
+        Ok(())
     }
 
     /// The ownership of a volume on an image that several hosts can own.

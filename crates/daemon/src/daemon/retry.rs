@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use control::ProgressSender;
 use messages::Failure;
 use rbd::Claim;
 use seam::real::PATH_TIMEOUT;
@@ -70,7 +71,14 @@ impl Daemon {
         }
         let (daemon, of_task) = (Rc::clone(self), name.clone());
         self.volumes.spawn_change(&name, async move {
-            match daemon.attach_after_log(requested, false).await {
+            // Nobody watches it.
+            let (progress, _) = ProgressSender::new();
+            let (config, from_file) = requested;
+            let attached = match daemon.destage_log_of_owner(&config, false, &progress).await {
+                Ok(()) => daemon.attachments.attach(config, from_file, state::Acceptance::default()).await,
+                Err(failure) => Err(failure),
+            };
+            match attached {
                 Ok(()) => log::warn!(
                     target: VOLUME, volume = of_task,
                     "volume {of_task}: taken over from its absent owner, with the flushed data in that host's log"

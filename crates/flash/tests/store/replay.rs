@@ -1,9 +1,10 @@
 //! Replay of a dead host's log onto the backings of its volumes: crashes at any point, and backings that reconnect.
 
 use std::cell::RefCell;
+use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use flash::{BlockAddress, BlockNo, MemberDisk, OpenOptions, ReplayError, Replayed, VolumeId, inspect};
+use flash::{BlockAddress, BlockNo, MemberDisk, OpenOptions, ReplayError, ReplayProgress, Replayed, VolumeId, inspect};
 use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimDisk, SimDiskSpec, SimSeam, Stop, Timing, When, World};
 use seam::{Disk, DiskOpen, Nanos, Seam};
 
@@ -46,7 +47,9 @@ async fn replay_all(seam: &SimSeam, devices: &[MemberDisk<SimSeam>]) -> Result<R
     let inspection = inspection.expect("the store exists");
     let mut sum = Replayed::default();
     for volume in VOLUMES {
-        let replayed = inspection.replay(VolumeId(volume), &open_backing(seam, volume).await).await?;
+        let replayed = inspection
+            .replay(VolumeId(volume), &open_backing(seam, volume).await, |_| ControlFlow::Continue(()))
+            .await?;
         sum.data_blocks += replayed.data_blocks;
         sum.zero_blocks += replayed.zero_blocks;
     }
@@ -138,7 +141,7 @@ fn replay_after_any_crash_leaves_all_flushed_data_durable() {
 }
 
 #[test]
-fn log_with_a_missing_batch_and_data_past_the_end_are_refused_untouched() {
+fn cancelled_or_refused_replay_leaves_the_backing_untouched() {
     let world = formatted(1, SMALL);
     let seam = world.seam();
     world.block_on(async {
@@ -151,20 +154,32 @@ fn log_with_a_missing_batch_and_data_past_the_end_are_refused_untouched() {
     add_backings(&world);
     // No volume of the workload has this number: the backing is smaller.
     world.add_disk(backing_name(5), SimDiskSpec::new(3 * 4096));
-    let replay = async |volume: u64| {
+    let replay = async |volume: u64, is_cancelled: bool| {
         let (_, inspection) = inspect(&seam, &disks(&seam, &NAMES).await).await;
-        inspection.expect("the store exists").replay(VolumeId(5), &open_backing(&seam, volume).await).await
+        let inspection = inspection.expect("the store exists");
+        let mut progress = Vec::new();
+        let observe = |seen| {
+            progress.push(seen);
+            if is_cancelled { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let replayed = inspection.replay(VolumeId(5), &open_backing(&seam, volume).await, observe).await;
+        (replayed, progress)
     };
     world.block_on(async {
-        assert_eq!(replay(5).await, Err(ReplayError::PastEnd { block: BlockNo(3), backing_blocks: 3 }));
+        let past_end = Err(ReplayError::PastEnd { block: BlockNo(3), backing_blocks: 3 });
+        assert_eq!(replay(5, false).await, (past_end, Vec::new()));
         assert_eq!(world.disk(backing_name(5)).expect("it exists").counts().writes, 0);
+    });
+    world.block_on(async {
+        let begin = ReplayProgress { done_blocks: 0, total_blocks: 4 };
+        assert_eq!(replay(2, true).await, (Err(ReplayError::Cancelled), vec![begin]));
     });
     assert!(durable_content(&world).is_empty());
     let sector = (flash::format::FIRST_SEGMENT_BYTES + 2 * 4096) / 512;
     NAMES.iter().for_each(|name| world.disk(name).expect("it exists").flip_bit(sector, 9));
     world.block_on(async {
-        let refused = replay(2).await;
-        assert!(matches!(refused, Err(ReplayError::Incomplete(_))), "{refused:?}");
+        let refused = replay(2, false).await;
+        assert!(matches!(refused, (Err(ReplayError::Incomplete(_)), _)), "{refused:?}");
     });
     assert!(durable_content(&world).is_empty());
 }
