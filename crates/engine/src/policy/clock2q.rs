@@ -7,8 +7,8 @@
 //! wonders pass through probation and displace nothing in the main part. Structure and constants gave the best results
 //! on block traces (Clock2Q+, with a ghost list that adapts its useful length).
 //!
-//! Each owner has its own queues, so that chosen owners can lose blocks. Blocks carry their insertion order, so
-//! that the queues of several owners act as one. Windows, ghost list and measured values are common to all owners.
+//! Each volume has its own queues, so that chosen volumes can lose blocks. Blocks carry their insertion order, so
+//! that the queues of several volumes act as one. Windows, ghost list and measured values are common to all volumes.
 
 use super::history::History;
 use super::list::{LinkedList, Links};
@@ -30,7 +30,7 @@ enum Queue {
     Main,
 }
 
-/// The queues of one owner.
+/// The queues of one volume.
 #[derive(Clone, Copy)]
 struct Queues {
     stream: LinkedList,
@@ -53,7 +53,7 @@ impl Queues {
 #[derive(Clone, Copy)]
 struct Entry {
     key: u64,
-    owner: u32,
+    volume: u32,
     /// Value of `links_made` when the block was linked; the smaller value is the older block.
     link_order: u32,
     /// Probation: `insertions` when the block came in. Main: `accesses` at its last counted use.
@@ -67,8 +67,8 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(owner: u32, key: u64, queue: Queue, stamp: u32) -> Self {
-        Entry { key, owner, link_order: 0, stamp, entered_at_access: stamp, queue, hit_count: 0, origin: None }
+    fn new(volume: u32, key: u64, queue: Queue, stamp: u32) -> Self {
+        Entry { key, volume, link_order: 0, stamp, entered_at_access: stamp, queue, hit_count: 0, origin: None }
     }
 }
 
@@ -77,7 +77,7 @@ pub struct Clock2Q {
     capacity_blocks: usize,
     links: Links,
     entries: Vec<Entry>,
-    /// By owner.
+    /// By volume.
     queues: Vec<Queues>,
     /// Blocks in all queues.
     linked_blocks: usize,
@@ -124,27 +124,27 @@ impl Clock2Q {
         self.links_made = self.links_made.wrapping_add(1);
         let entry = &mut self.entries[slot as usize];
         entry.link_order = self.links_made;
-        self.links.push_head(self.queues[entry.owner as usize].list(entry.queue), slot);
+        self.links.push_head(self.queues[entry.volume as usize].list(entry.queue), slot);
         self.linked_blocks += 1;
     }
 
     fn unlink(&mut self, slot: u32) {
         let entry = &self.entries[slot as usize];
-        self.links.unlink(self.queues[entry.owner as usize].list(entry.queue), slot);
+        self.links.unlink(self.queues[entry.volume as usize].list(entry.queue), slot);
         self.linked_blocks -= 1;
     }
 
-    /// The oldest block in one queue of any of `owners`.
-    fn oldest(&self, owners: &[u32], list: impl Fn(&Queues) -> &LinkedList) -> Option<u32> {
-        let tails = owners.iter().filter_map(|owner| list(self.queues.get(*owner as usize)?).tail());
+    /// The oldest block in one queue of any of `volumes`.
+    fn oldest(&self, volumes: &[u32], list: impl Fn(&Queues) -> &LinkedList) -> Option<u32> {
+        let tails = volumes.iter().filter_map(|volume| list(self.queues.get(*volume as usize)?).tail());
         tails.max_by_key(|slot| self.links_made.wrapping_sub(self.entries[*slot as usize].link_order))
     }
 
-    /// True if the next victim is in probation: the probation part of `owners` exceeds its target, scaled to their part
+    /// True if the next victim is in probation: the probation part of `volumes` exceeds its target, scaled to their part
     /// of all blocks.
-    fn is_probation_long(&self, owners: &[u32]) -> bool {
+    fn is_probation_long(&self, volumes: &[u32]) -> bool {
         let (mut probation, mut main) = (0, 0);
-        for queues in owners.iter().filter_map(|owner| self.queues.get(*owner as usize)) {
+        for queues in volumes.iter().filter_map(|volume| self.queues.get(*volume as usize)) {
             probation += queues.probation.len();
             main += queues.main.len();
         }
@@ -172,9 +172,9 @@ impl Clock2Q {
         if linked {
             self.unlink(slot);
         }
-        let Entry { key, owner, .. } = self.entries[slot as usize];
+        let Entry { key, volume, .. } = self.entries[slot as usize];
         let origin = Some(Origin::PROBATION);
-        self.entries[slot as usize] = Entry { origin, ..Entry::new(owner, key, Queue::Main, self.accesses) };
+        self.entries[slot as usize] = Entry { origin, ..Entry::new(volume, key, Queue::Main, self.accesses) };
         if linked {
             self.link(slot);
         }
@@ -182,9 +182,9 @@ impl Clock2Q {
 }
 
 impl Policy for Clock2Q {
-    fn insert(&mut self, owner: u32, slot: u32, key: u64, admit: Admit) {
-        if self.queues.len() <= owner as usize {
-            self.queues.resize(owner as usize + 1, Queues::EMPTY);
+    fn insert(&mut self, volume: u32, slot: u32, key: u64, admit: Admit) {
+        if self.queues.len() <= volume as usize {
+            self.queues.resize(volume as usize + 1, Queues::EMPTY);
         }
         self.accesses = self.accesses.wrapping_add(1);
         self.links.ensure_slot(slot);
@@ -200,7 +200,7 @@ impl Policy for Clock2Q {
             }
             Admit::Stream => (Queue::Stream, self.insertions),
         };
-        self.entries[slot as usize] = Entry { origin, ..Entry::new(owner, key, queue, stamp) };
+        self.entries[slot as usize] = Entry { origin, ..Entry::new(volume, key, queue, stamp) };
         self.link(slot);
     }
 
@@ -240,13 +240,13 @@ impl Policy for Clock2Q {
         self.unlink(slot);
     }
 
-    fn choose_victim(&mut self, owners: &[u32]) -> Option<u32> {
-        if let Some(slot) = self.oldest(owners, |queues| &queues.stream) {
+    fn choose_victim(&mut self, volumes: &[u32]) -> Option<u32> {
+        if let Some(slot) = self.oldest(volumes, |queues| &queues.stream) {
             self.unlink(slot);
             return Some(slot);
         }
-        if self.is_probation_long(owners) {
-            let slot = self.oldest(owners, |queues| &queues.probation)?;
+        if self.is_probation_long(volumes) {
+            let slot = self.oldest(volumes, |queues| &queues.probation)?;
             self.unlink(slot);
             let now = self.insertions;
             self.ghost.record(self.entries[slot as usize].key, now, |stamp| now.wrapping_sub(stamp));
@@ -254,7 +254,7 @@ impl Policy for Clock2Q {
         }
         // Each round of the clock lowers a count, so the loop ends after at most `HIT_COUNT_MAX` rounds.
         loop {
-            let slot = self.oldest(owners, |queues| &queues.main)?;
+            let slot = self.oldest(volumes, |queues| &queues.main)?;
             self.unlink(slot);
             let now = self.accesses;
             let entry = &mut self.entries[slot as usize];

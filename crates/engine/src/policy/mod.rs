@@ -25,8 +25,8 @@ pub enum Admit {
 /// A replacement policy over slot numbers below a fixed capacity. A slot is known from `insert` until `remove` or until
 /// `victim` returns it. A pinned slot (dirty or in flight) is known and never a victim.
 pub trait Policy {
-    /// A block of `owner` (a small number) whose address hashes to `key` now uses `slot`.
-    fn insert(&mut self, owner: u32, slot: u32, key: u64, admit: Admit);
+    /// A block of `volume` (a small number) whose address hashes to `key` now uses `slot`.
+    fn insert(&mut self, volume: u32, slot: u32, key: u64, admit: Admit);
 
     /// The block was used.
     fn record_hit(&mut self, slot: u32);
@@ -43,6 +43,6 @@ pub trait Policy {
     /// Removes an unpinned block that was dropped and not evicted.
     fn remove(&mut self, slot: u32);
 
-    /// Chooses a block of any of `owners` to evict, and removes it; `None` if all their blocks are pinned.
-    fn choose_victim(&mut self, owners: &[u32]) -> Option<u32>;
+    /// Chooses a block of any of `volumes` to evict, and removes it; `None` if all their blocks are pinned.
+    fn choose_victim(&mut self, volumes: &[u32]) -> Option<u32>;
 }
