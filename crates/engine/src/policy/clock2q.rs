@@ -84,9 +84,9 @@ pub struct Clock2Q {
     /// Count of all links ever made; it wraps.
     links_made: u32,
     /// Blocks that left probation unused, with the value of `insertions` at that time.
-    ghost: History,
+    ghost_list: History,
     /// Blocks that left the main part, with the value of `accesses` at that time.
-    evicted: History,
+    main_evictions: History,
     return_filter: ReturnFilter,
     insertions: u32,
     accesses: u32,
@@ -102,8 +102,8 @@ impl Clock2Q {
             queues: Vec::new(),
             linked_blocks: 0,
             links_made: 0,
-            ghost: History::new(capacity as u64),
-            evicted: History::new(capacity as u64),
+            ghost_list: History::new(capacity as u64),
+            main_evictions: History::new(capacity as u64),
             return_filter: ReturnFilter::new(capacity),
             insertions: 0,
             accesses: 0,
@@ -155,12 +155,12 @@ impl Clock2Q {
     /// Returns the origin of an absent block that enters the main part; `None` if it enters probation. Removes the
     /// block from both histories.
     fn origin_of_return(&mut self, key: u64) -> Option<Origin> {
-        if let Some(entry) = self.evicted.find(key) {
+        if let Some(entry) = self.main_evictions.find(key) {
             self.return_filter.record_reuse(self.accesses.wrapping_sub(entry.stamp));
             entry.clear();
             return None;
         }
-        let entry = self.ghost.find(key)?;
+        let entry = self.ghost_list.find(key)?;
         let age = self.insertions.wrapping_sub(entry.stamp);
         entry.clear();
         let horizon = self.capacity_blocks as u32;
@@ -249,7 +249,7 @@ impl Policy for Clock2Q {
             let slot = self.oldest(volumes, |queues| &queues.probation)?;
             self.unlink(slot);
             let now = self.insertions;
-            self.ghost.record(self.entries[slot as usize].key, now, |stamp| now.wrapping_sub(stamp));
+            self.ghost_list.record(self.entries[slot as usize].key, now, |stamp| now.wrapping_sub(stamp));
             return Some(slot);
         }
         // Each round of the clock lowers a count, so the loop ends after at most `HIT_COUNT_MAX` rounds.
@@ -267,7 +267,7 @@ impl Policy for Clock2Q {
             }
             if entry.hit_count == 0 {
                 self.return_filter.record_eviction();
-                self.evicted.record(entry.key, now, |stamp| now.wrapping_sub(stamp));
+                self.main_evictions.record(entry.key, now, |stamp| now.wrapping_sub(stamp));
                 return Some(slot);
             }
             entry.hit_count -= 1;
