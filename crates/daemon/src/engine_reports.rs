@@ -200,9 +200,9 @@ pub fn miss_ratio_curve(curves: &VolumeCurves, observed_ms: u64) -> MissRatioCur
 }
 
 fn curve(stats: &CurveStats) -> Curve {
-    let CurveStats { unit_bytes, accesses, working_set_bytes, ref points } = *stats;
+    let CurveStats { unit_bytes, uses, working_set_bytes, ref points } = *stats;
     let points = points.iter().map(|point| Point { size_bytes: point.size_bytes, miss_ratio: point.miss_ratio });
-    Curve { unit_bytes, accesses, working_set_bytes, points: points.collect() }
+    Curve { unit_bytes, accesses: uses, working_set_bytes, points: points.collect() }
 }
 
 #[cfg(test)]

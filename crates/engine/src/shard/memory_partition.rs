@@ -88,7 +88,7 @@ impl<S: Seam> CoreState<S> {
         let mut memory = self.memory().borrow_mut();
         let blocks = self.seam().blocks_total() as u64;
         let counted_uses =
-            || shards.iter().map(|shard| shard.curves.borrow_mut().memory().recent().total_uses as f64).sum();
+            || shards.iter().map(|shard| shard.curves.borrow_mut().memory().recent_histogram().total_uses as f64).sum();
         let (counted, turnover): (f64, f64) = (counted_uses(), blocks as f64 * USES_PER_BLOCK);
         let new_uses = (counted - partition.uses_at_check).max(0.0);
         partition.total_uses += new_uses;
@@ -155,7 +155,7 @@ fn find_better_targets<S: Seam>(
         demands.iter().enumerate().map(|(volume, demand)| demand.misses_per_second(size(volume))).sum()
     };
     let current_misses = misses(&|volume| usages[volume].target_blocks.unwrap_or(usages[volume].held_blocks));
-    let hits = demands.iter().map(VolumeDemand::accesses_per_second).sum::<f64>() - current_misses;
+    let hits = demands.iter().map(VolumeDemand::uses_per_second).sum::<f64>() - current_misses;
     let gain = current_misses - misses(&|volume| targets[volume]);
     (gain > current_misses.min(hits) / GAIN_DIVISOR).then_some((targets, gain))
 }
@@ -181,7 +181,7 @@ impl<S: Seam> Shard<S> {
     /// `floor_blocks` blocks.
     fn estimate_demand(&self, usage: VolumeUsage, floor_blocks: u64, memory_blocks: u64) -> VolumeDemand {
         let mut curves = self.curves.borrow_mut();
-        let uses = curves.memory().recent();
+        let uses = curves.memory().recent_histogram();
         let caches = self.policy.get() != WritePolicy::None && self.mode.get() != CacheMode::Paused;
         if !caches || uses.total_uses == 0 {
             return VolumeDemand::new(usage.min_blocks, usage.max_blocks, 0.0, []);

@@ -1,54 +1,56 @@
-//! A timeline with one mark for each sampled page, at its last use. The number of marks after a mark is the number of
-//! other pages used since. The timeline has one bit for each position, and counts of set bits for each word and each
-//! group of words.
+//! A bitmap over time: each sampled page has one mark (a set bit) at the position of its last use. The number of marks
+//! after a mark is the number of other pages used since, the reuse distance (Bennett and Kruskal, 1975). Counts of the
+//! set bits of each word, and of each group of words, make that number cheap to determine.
 
 /// Positions in a word.
 const WORD_POSITIONS: usize = u64::BITS as usize;
-/// Words in a group, and groups.
+/// Words in a group.
 const GROUP_WORDS: usize = 32;
+/// Number of groups.
 const GROUPS: usize = 32;
+/// Number of words.
 const WORDS: usize = GROUP_WORDS * GROUPS;
-/// Positions before the timeline has to be compacted.
+/// Number of positions: when all have been used, the bitmap has to be compacted.
 pub const POSITIONS: usize = WORDS * WORD_POSITIONS;
 
-/// The timeline. Invariant: `counts` holds the number of set bits of each word, `sums` that of each group; no bit is
-/// set at or past `next`.
-pub struct Timeline {
+/// The bitmap. Invariant: `word_counts` holds the number of set bits of each word, `group_counts` that of each group. No
+/// bit is set at or past `next_position`.
+pub struct LastUseBitmap {
     words: Vec<u64>,
-    counts: Vec<u8>,
-    sums: [u16; GROUPS],
-    next: usize,
+    word_counts: Vec<u8>,
+    group_counts: [u16; GROUPS],
+    next_position: usize,
 }
 
-impl Default for Timeline {
+impl Default for LastUseBitmap {
     fn default() -> Self {
-        Timeline { words: vec![0; WORDS], counts: vec![0; WORDS], sums: [0; GROUPS], next: 0 }
+        LastUseBitmap { words: vec![0; WORDS], word_counts: vec![0; WORDS], group_counts: [0; GROUPS], next_position: 0 }
     }
 }
 
-impl Timeline {
+impl LastUseBitmap {
     /// Memory in bytes.
     pub const BYTES: usize = WORDS * (size_of::<u64>() + size_of::<u8>());
 
     /// The next position to be marked.
-    pub fn now(&self) -> u32 {
-        self.next as u32
+    pub fn next_position(&self) -> u32 {
+        self.next_position as u32
     }
 
     /// True if no position is left.
     pub fn is_full(&self) -> bool {
-        self.next == POSITIONS
+        self.next_position == POSITIONS
     }
 
     /// Marks the next position and returns it.
     pub fn mark(&mut self) -> u32 {
-        assert!(!self.is_full(), "a full timeline is compacted first");
-        let (word, bit) = (self.next / WORD_POSITIONS, self.next % WORD_POSITIONS);
+        assert!(!self.is_full(), "a full bitmap is compacted first");
+        let (word, bit) = (self.next_position / WORD_POSITIONS, self.next_position % WORD_POSITIONS);
         self.words[word] |= 1 << bit;
-        self.counts[word] += 1;
-        self.sums[word / GROUP_WORDS] += 1;
-        self.next += 1;
-        self.next as u32 - 1
+        self.word_counts[word] += 1;
+        self.group_counts[word / GROUP_WORDS] += 1;
+        self.next_position += 1;
+        self.next_position as u32 - 1
     }
 
     /// Removes a mark.
@@ -56,8 +58,8 @@ impl Timeline {
         let (word, bit) = (position as usize / WORD_POSITIONS, position as usize % WORD_POSITIONS);
         assert!(self.words[word] & 1 << bit != 0, "the position has a mark");
         self.words[word] &= !(1 << bit);
-        self.counts[word] -= 1;
-        self.sums[word / GROUP_WORDS] -= 1;
+        self.word_counts[word] -= 1;
+        self.group_counts[word / GROUP_WORDS] -= 1;
     }
 
     /// Number of marks after a position.
@@ -66,24 +68,24 @@ impl Timeline {
         // Two shifts, because a shift by all 64 bits overflows.
         let same_word = (self.words[word] >> bit >> 1).count_ones();
         let group = word / GROUP_WORDS;
-        let words = &self.counts[word + 1..(group + 1) * GROUP_WORDS];
-        let groups = &self.sums[group + 1..];
+        let words = &self.word_counts[word + 1..(group + 1) * GROUP_WORDS];
+        let groups = &self.group_counts[group + 1..];
         let (words, groups) = (words.iter().copied().map(u32::from), groups.iter().copied().map(u32::from));
         u64::from(same_word + words.sum::<u32>() + groups.sum::<u32>())
     }
 
-    /// Compacts the timeline: moves all marks to the beginning, in their order. Returns a function from an old
+    /// Compacts the bitmap: moves all marks to the beginning, in their order. Returns a function from an old
     /// position to its new one.
     pub fn compact(&mut self) -> impl Fn(u32) -> u32 + use<> {
         let (mut before, mut sum) = ([0_u32; WORDS], 0);
-        for (before, count) in before.iter_mut().zip(&self.counts) {
+        for (before, count) in before.iter_mut().zip(&self.word_counts) {
             *before = sum;
             sum += u32::from(*count);
         }
         let old = std::mem::replace(&mut self.words, vec![0; WORDS]);
-        self.counts.fill(0);
-        self.sums = [0; GROUPS];
-        self.next = 0;
+        self.word_counts.fill(0);
+        self.group_counts = [0; GROUPS];
+        self.next_position = 0;
         for _ in 0..sum {
             self.mark();
         }
@@ -103,20 +105,20 @@ mod tests {
 
     #[test]
     fn marks_keep_count_and_order_after_compaction() {
-        let mut timeline = Timeline::default();
-        let positions: Vec<u32> = std::iter::from_fn(|| (!timeline.is_full()).then(|| timeline.mark())).collect();
-        assert_eq!((positions.len(), timeline.marks_after(0)), (POSITIONS, POSITIONS as u64 - 1));
+        let mut bitmap = LastUseBitmap::default();
+        let positions: Vec<u32> = std::iter::from_fn(|| (!bitmap.is_full()).then(|| bitmap.mark())).collect();
+        assert_eq!((positions.len(), bitmap.marks_after(0)), (POSITIONS, POSITIONS as u64 - 1));
         let (kept, removed): (Vec<u32>, Vec<u32>) = positions.iter().partition(|position| *position % 97 == 13);
-        removed.iter().for_each(|position| timeline.clear(*position));
-        let marks_after = |timeline: &Timeline, positions: &[u32]| -> Vec<u64> {
-            positions.iter().map(|position| timeline.marks_after(*position)).collect()
+        removed.iter().for_each(|position| bitmap.clear(*position));
+        let marks_after = |bitmap: &LastUseBitmap, positions: &[u32]| -> Vec<u64> {
+            positions.iter().map(|position| bitmap.marks_after(*position)).collect()
         };
-        let before = marks_after(&timeline, &kept);
+        let before = marks_after(&bitmap, &kept);
         assert_eq!(before, (0..kept.len() as u64).rev().collect::<Vec<_>>());
-        let moved = timeline.compact();
+        let moved = bitmap.compact();
         let now: Vec<u32> = kept.iter().map(|position| moved(*position)).collect();
         assert_eq!(now, (0..kept.len() as u32).collect::<Vec<_>>());
-        assert_eq!(marks_after(&timeline, &now), before);
-        assert_eq!((timeline.now(), moved(POSITIONS as u32)), (kept.len() as u32, kept.len() as u32));
+        assert_eq!(marks_after(&bitmap, &now), before);
+        assert_eq!((bitmap.next_position(), moved(POSITIONS as u32)), (kept.len() as u32, kept.len() as u32));
     }
 }
