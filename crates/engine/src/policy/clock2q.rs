@@ -7,8 +7,9 @@
 //! wonders pass through probation and displace nothing in the main part. Structure and constants gave the best results
 //! on block traces (Clock2Q+, with a ghost list that adapts its useful length).
 //!
-//! Each volume has its own queues, so that chosen volumes can lose blocks. Blocks carry their insertion order, so
-//! that the queues of several volumes act as one. Windows, ghost list and measured values are common to all volumes.
+//! Each volume has its own queues, so that blocks of chosen volumes can be evicted. Blocks carry the order of their
+//! insertion, so that the queues of several volumes act as one. Windows, ghost list and measured values are common to
+//! all volumes.
 
 use super::history::History;
 use super::list::{LinkedList, Links};
@@ -23,14 +24,18 @@ const HIT_COUNT_MAX: u8 = 7;
 /// counted hit.
 const MAIN_WINDOW_DIVISOR: u32 = 4;
 
+/// Queue of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Queue {
+    /// Blocks of sequential streams, evicted first.
     Stream,
+    /// New blocks, first in, first out.
     Probation,
+    /// The main part: a clock.
     Main,
 }
 
-/// The queues of one volume.
+/// The queues of one volume, each with its oldest block at the tail.
 #[derive(Clone, Copy)]
 struct Queues {
     stream: LinkedList,
@@ -50,25 +55,30 @@ impl Queues {
     }
 }
 
+/// State of a slot in use.
 #[derive(Clone, Copy)]
 struct Entry {
+    /// Hash of the block's address.
     key: u64,
+    /// Number of the block's volume.
     volume: u32,
     /// Value of `links_made` when the block was linked; the smaller value is the older block.
     link_order: u32,
-    /// Probation: `insertions` when the block came in. Main: `accesses` at its last counted use.
-    stamp: u32,
-    /// Main: `accesses` when the block came in.
+    /// Start of the correlation window, within which hits do not count. Probation: `insertions` when the block came in.
+    /// Main part: `accesses` at its last counted hit.
+    window_start: u32,
+    /// Main part: `accesses` when the block came in.
     entered_at_access: u32,
     queue: Queue,
+    /// Main part: counted hits, less one for each visit of the clock hand; at most [`HIT_COUNT_MAX`].
     hit_count: u8,
-    /// Main: how the block came in, until the clock hand first reaches it.
+    /// Main part: how the block came in, until the clock hand first reaches it.
     origin: Option<Origin>,
 }
 
 impl Entry {
-    fn new(volume: u32, key: u64, queue: Queue, stamp: u32) -> Self {
-        Entry { key, volume, link_order: 0, stamp, entered_at_access: stamp, queue, hit_count: 0, origin: None }
+    fn new(volume: u32, key: u64, queue: Queue, window_start: u32) -> Self {
+        Entry { key, volume, link_order: 0, window_start, entered_at_access: window_start, queue, hit_count: 0, origin: None }
     }
 }
 
@@ -88,7 +98,9 @@ pub struct Clock2Q {
     /// Blocks that left the main part, with the value of `accesses` at that time.
     main_evictions: History,
     return_filter: ReturnFilter,
+    /// Number of blocks that have entered probation; it wraps.
     insertions: u32,
+    /// Number of insertions and hits; it wraps.
     accesses: u32,
 }
 
@@ -116,10 +128,12 @@ impl Clock2Q {
         8 + std::mem::size_of::<Entry>() + 2 * History::page_cost_bytes()
     }
 
+    /// Length of probation that evictions aim at.
     fn probation_target_blocks(&self) -> usize {
         (self.capacity_blocks * PROBATION_PERCENT / 100).max(1)
     }
 
+    /// Puts a slot at the young end of its queue.
     fn link(&mut self, slot: u32) {
         self.links_made = self.links_made.wrapping_add(1);
         let entry = &mut self.entries[slot as usize];
@@ -128,6 +142,7 @@ impl Clock2Q {
         self.linked_blocks += 1;
     }
 
+    /// Takes a slot out of its queue.
     fn unlink(&mut self, slot: u32) {
         let entry = &self.entries[slot as usize];
         self.links.unlink(self.queues[entry.volume as usize].list(entry.queue), slot);
@@ -167,6 +182,7 @@ impl Clock2Q {
         if age < horizon { self.return_filter.admit(age, horizon) } else { None }
     }
 
+    /// Moves a block from probation or the stream queue to the main part.
     fn move_to_main(&mut self, slot: u32) {
         let linked = self.links.is_linked(slot);
         if linked {
@@ -192,7 +208,7 @@ impl Policy for Clock2Q {
             self.entries.resize(slot as usize + 1, Entry::new(0, 0, Queue::Probation, 0));
         }
         let origin = if admit == Admit::Normal { self.origin_of_return(key) } else { None };
-        let (queue, stamp) = match admit {
+        let (queue, window_start) = match admit {
             Admit::Normal if origin.is_some() => (Queue::Main, self.accesses),
             Admit::Normal => {
                 self.insertions = self.insertions.wrapping_add(1);
@@ -200,7 +216,7 @@ impl Policy for Clock2Q {
             }
             Admit::Stream => (Queue::Stream, self.insertions),
         };
-        self.entries[slot as usize] = Entry { origin, ..Entry::new(volume, key, queue, stamp) };
+        self.entries[slot as usize] = Entry { origin, ..Entry::new(volume, key, queue, window_start) };
         self.link(slot);
     }
 
@@ -211,13 +227,13 @@ impl Policy for Clock2Q {
         let entry = &mut self.entries[slot as usize];
         match entry.queue {
             Queue::Main => {
-                if self.accesses.wrapping_sub(entry.stamp) >= main_window {
+                if self.accesses.wrapping_sub(entry.window_start) >= main_window {
                     entry.hit_count = (entry.hit_count + 1).min(HIT_COUNT_MAX);
-                    entry.stamp = self.accesses;
+                    entry.window_start = self.accesses;
                 }
             }
             Queue::Probation | Queue::Stream => {
-                if self.insertions.wrapping_sub(entry.stamp) >= window.max(1) {
+                if self.insertions.wrapping_sub(entry.window_start) >= window.max(1) {
                     self.move_to_main(slot);
                 }
             }

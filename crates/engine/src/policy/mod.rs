@@ -23,15 +23,15 @@ pub enum Admit {
 }
 
 /// A replacement policy over slot numbers below a fixed capacity. A slot is known from `insert` until `remove` or until
-/// `victim` returns it. A pinned slot (dirty or in flight) is known and never a victim.
+/// `choose_victim` returns it. A pinned slot (dirty or in flight) is known and never a victim.
 pub trait Policy {
-    /// A block of `volume` (a small number) whose address hashes to `key` now uses `slot`.
+    /// A block of the volume with number `volume` now uses `slot`. Its address hashes to `key`.
     fn insert(&mut self, volume: u32, slot: u32, key: u64, admit: Admit);
 
     /// The block was used.
     fn record_hit(&mut self, slot: u32);
 
-    /// The block is about to be used: prefetches the memory that [`Policy::hit`] touches.
+    /// The block is about to be used: prefetches the memory that [`Policy::record_hit`] touches.
     fn prefetch_entry(&self, _slot: u32) {}
 
     /// Excludes an unpinned slot from eviction until it is unpinned.
