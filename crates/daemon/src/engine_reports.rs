@@ -7,7 +7,7 @@ use engine::policy::curve::{CurveStats, VolumeCurves};
 use engine::telemetry::LatencyStats;
 use engine::{
     BackingCount, BucketCounts, DatastoreStats, Episode, FlashStats, LATENCY_BUCKETS, LatencyCounts, Limits,
-    MemberStats, Qos, QosStats, REPORTED_OCTAVES, VolumeProblem, VolumeStats, latency_bucket_end_ns,
+    DatastoreVolumeStats, Qos, QosStats, REPORTED_OCTAVES, VolumeProblem, VolumeStats, latency_bucket_end_ns,
 };
 use messages::report::{
     AlertKind, BackingRequests, Bucket, Counts, CountsBelow, Curve, DatastoreReport, EpisodeReport, FlashUse,
@@ -165,12 +165,12 @@ pub fn datastore(stats: DatastoreStats, is_flash: bool, epoch_ms: u64) -> Datast
         peak_accesses_per_second: stats.measured_accesses_per_second,
         window: stats.window_accesses,
         outstanding: stats.outstanding_accesses,
-        members: stats.members.into_iter().map(member).collect(),
+        members: stats.volumes.into_iter().map(member).collect(),
         episodes: stats.recent_episodes.into_iter().map(|recent| episode(recent, epoch_ms)).collect(),
     }
 }
 
-fn member(stats: MemberStats) -> MemberReport {
+fn member(stats: DatastoreVolumeStats) -> MemberReport {
     MemberReport {
         volume: stats.volume,
         shares: stats.shares,

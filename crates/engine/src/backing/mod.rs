@@ -9,7 +9,7 @@ use pool::PoolDisk;
 use seam::model::ModelledDisk;
 use seam::{Seam, forward_to_variants};
 
-pub use datastore::{Datastore, DatastoreStats, Episode, IoSlot, MemberStats, ReservationError};
+pub use datastore::{Datastore, DatastoreStats, Episode, IoSlot, DatastoreVolumeStats, ReservationError};
 pub use dispatch::{Cause, DestageDemand, Dispatch, Op, Permit};
 pub use pool_member::PoolMember;
 pub use qos::Priority;
