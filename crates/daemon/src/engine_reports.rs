@@ -2,7 +2,7 @@
 //!
 //! The conversions live here because the messages depend on no crate of the data path.
 
-use engine::backing::{Cause, Op};
+use engine::backing::{BackingOp, Cause};
 use engine::policy::curve::{CurveStats, VolumeCurves};
 use engine::telemetry::LatencyStats;
 use engine::{
@@ -116,7 +116,7 @@ fn counts(counts: LatencyCounts) -> Counts {
 }
 
 fn backing_requests(count: BackingCount) -> BackingRequests {
-    let op = Op::ALL.iter().find(|(_, op)| *op == count.op).map_or("", |(name, _)| name);
+    let op = BackingOp::ALL.iter().find(|(_, op)| *op == count.op).map_or("", |(name, _)| name);
     let cause = Cause::ALL.iter().find(|(_, cause)| *cause == count.cause).map_or("", |(name, _)| name);
     BackingRequests {
         op: op.to_owned(),

@@ -5,7 +5,7 @@ use std::fmt;
 
 use seam::{DiskError, Nanos};
 
-use crate::backing::{Cause, Op};
+use crate::backing::{Cause, BackingOp};
 use crate::histogram::{OctaveCounts, REPORTED_OCTAVES};
 use crate::telemetry::{LatencyStats, RequestLatency};
 
@@ -35,7 +35,7 @@ pub struct LatencyCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackingCount {
     /// Kind of request.
-    pub op: Op,
+    pub op: BackingOp,
     /// Cause.
     pub cause: Cause,
     /// Requests.
@@ -309,7 +309,7 @@ pub struct Counters {
     /// Requests of clients that failed.
     pub errors: Counter,
     /// Requests to the backing with their latency, and their bytes, by kind and cause.
-    backing: [[(OctaveCounts, Counter); Cause::ALL.len()]; Op::ALL.len()],
+    backing: [[(OctaveCounts, Counter); Cause::ALL.len()]; BackingOp::ALL.len()],
     /// Failed requests to the backing, without their repetitions.
     pub backing_errors: Counter,
     /// Bytes read ahead.
@@ -384,21 +384,21 @@ impl Counters {
     }
 
     /// Counts a request to the backing that has ended, whether it failed or not.
-    pub fn count_backing_request(&self, op: Op, cause: Cause, bytes: u64, latency: Nanos) {
+    pub fn count_backing_request(&self, op: BackingOp, cause: Cause, bytes: u64, latency: Nanos) {
         let (requests, all_bytes) = &self.backing[op as usize][cause as usize];
         requests.add(latency);
         self.add(all_bytes, bytes);
     }
 
     /// Requests of one kind to the backing, and their bytes.
-    fn requests_of(&self, op: Op) -> (u64, u64) {
+    fn requests_of(&self, op: BackingOp) -> (u64, u64) {
         let causes = self.backing[op as usize].iter();
         causes.fold((0, 0), |sum, (requests, bytes)| (sum.0 + requests.counts().all, sum.1 + bytes.get()))
     }
 
     fn backing_counts(&self) -> Vec<BackingCount> {
         let mut counts = Vec::new();
-        for (_, op) in Op::ALL {
+        for (_, op) in BackingOp::ALL {
             for (_, cause) in Cause::ALL {
                 let (requests, bytes) = &self.backing[op as usize][cause as usize];
                 let latency = requests.counts();
@@ -426,11 +426,11 @@ impl Counters {
             partial_hits: self.partial_hits.get(),
             misses: self.misses.get(),
             errors: self.errors.get(),
-            backing_reads: self.requests_of(Op::Read).0,
-            backing_writes: self.requests_of(Op::Write).0 + self.requests_of(Op::Zero).0,
-            backing_flushes: self.requests_of(Op::Flush).0,
-            backing_read_bytes: self.requests_of(Op::Read).1,
-            backing_write_bytes: self.requests_of(Op::Write).1,
+            backing_reads: self.requests_of(BackingOp::Read).0,
+            backing_writes: self.requests_of(BackingOp::Write).0 + self.requests_of(BackingOp::Zero).0,
+            backing_flushes: self.requests_of(BackingOp::Flush).0,
+            backing_read_bytes: self.requests_of(BackingOp::Read).1,
+            backing_write_bytes: self.requests_of(BackingOp::Write).1,
             backing: self.backing_counts(),
             backing_errors: self.backing_errors.get(),
             readahead_bytes: self.readahead_bytes.get(),

@@ -13,7 +13,7 @@ use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
 use super::writer::{BlockWrite, WriteJob, ZeroJob};
 use crate::WritePolicy;
-use crate::backing::{Cause, DestageDemand, Permit};
+use crate::backing::{Cause, DestageConditions, Permit};
 use crate::fill::reload::ReloadReason;
 use crate::memory::zeroes::{DESTAGE_START_RANGES, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, MemoryCache, Sectors};
@@ -209,16 +209,16 @@ impl<S: Seam> Shard<S> {
 
     /// Sets destage's limit in the backing's queue, and its priority among the volumes of the datastore.
     fn update_destage_limit(&self, state: &State, now: Nanos) {
-        let is_waited_for = state.backing_flush.single_flight.is_running()
+        let is_awaited = state.backing_flush.single_flight.is_running()
             || !state.write_waits.is_empty()
             || self.partial_blocks.awaited_fills.get() > 0;
-        let demand = DestageDemand {
+        let conditions = DestageConditions {
             pressure_percent: self.destage_pressure(state.not_clean_blocks()),
-            is_waited_for,
+            is_awaited,
             are_clients_idle: self.are_clients_idle(now),
         };
-        self.dispatch.set_destage_limit(now, demand);
-        if self.is_destage_waited_for(state) {
+        self.dispatch.set_destage_limit(now, conditions);
+        if self.is_destage_awaited(state) {
             self.expedite();
         }
     }
@@ -529,7 +529,7 @@ impl<S: Seam> Shard<S> {
     }
 
     fn start_zero(&self, state: &mut State, start: BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
-        let permit = self.dispatch.try_enter(Cause::Destage)?;
+        let permit = self.dispatch.try_acquire(Cause::Destage)?;
         let end = state.zeroes.get_mut(start).expect("the chosen range exists").end;
         let blocks = start..end;
         let operation = state.begin_operation(blocks.clone());
@@ -569,7 +569,7 @@ impl<S: Seam> Shard<S> {
         let start = before.last().unwrap_or(anchor);
         let end = after.last().map_or(anchor.next(), |block| block.next().next());
         let run = start..end;
-        let permit = self.dispatch.try_enter(Cause::Destage)?;
+        let permit = self.dispatch.try_acquire(Cause::Destage)?;
         let operation = state.begin_operation(run.clone());
         let mut block_writes = Vec::with_capacity(BlockNo::count(&run) as usize);
         for block in BlockNo::each(&run) {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Disk, DiskError, Piece, Seam};
 
 use crate::ByteOffset;
-use crate::backing::{Cause, Op, Permit, Priority};
+use crate::backing::{Cause, BackingOp, Permit, Priority};
 use crate::memory::{BlockNo, Sectors};
 use crate::shard::retry::is_backing_gone;
 use crate::shard::state::InFlightBlock;
@@ -64,7 +64,7 @@ pub struct ZeroJob {
 impl<S: Seam> Shard<S> {
     /// Priority of a write to the backing: foreground if a client waits for its blocks, or for destage as such.
     fn priority_of_write(&self, is_awaited: bool) -> Priority {
-        match is_awaited || self.is_destage_waited_for(&self.state.borrow()) {
+        match is_awaited || self.is_destage_awaited(&self.state.borrow()) {
             true => Priority::Foreground,
             false => Priority::Background,
         }
@@ -216,7 +216,7 @@ impl<S: Seam> Shard<S> {
         let began = self.seam().now();
         let result = self.disk.write(at.0, pieces).await;
         drop(io_slot);
-        self.counters.count_backing_request(Op::Write, Cause::Destage, bytes, self.seam().now().since(began));
+        self.counters.count_backing_request(BackingOp::Write, Cause::Destage, bytes, self.seam().now().since(began));
         result
     }
 
@@ -302,7 +302,7 @@ impl<S: Seam> Shard<S> {
         let may_unmap = job.may_unmap && !self.needs_space(job.operation_id, &blocks);
         let result = self.disk.zero(at.0, bytes, may_unmap).await;
         drop(io_slot);
-        self.counters.count_backing_request(Op::Zero, Cause::Destage, bytes, self.seam().now().since(began));
+        self.counters.count_backing_request(BackingOp::Zero, Cause::Destage, bytes, self.seam().now().since(began));
         if result == Err(DiskError::Unsupported) {
             return self.write_zeroes(blocks, priority).await;
         }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 
 use crate::ByteOffset;
-use crate::backing::{Cause, Op, Priority};
+use crate::backing::{Cause, BackingOp, Priority};
 use crate::memory::{BlockNo, MemoryCache, Sectors};
 use crate::policy::Admit;
 use crate::shard::fill_guard::FillGuard;
@@ -139,14 +139,14 @@ impl<S: Seam> Shard<S> {
         let pieces: Vec<_> = first.onward().zip(buffers).map(piece_of).collect();
         let bytes = seam::block::pieces_len(&pieces) as u64;
         let at = ByteOffset::of(first);
-        let permit = self.dispatch.enter(cause).await;
+        let permit = self.dispatch.acquire(cause).await;
         let io_slot = self.acquire_io_slot(false, at, bytes, self.priority_of_read(cause)).await;
         let waited = io_slot.as_ref().map_or(Nanos::ZERO, |slot| slot.slot_wait);
         let began = self.seam().now();
         let (result, pieces) = self.disk.read(at.0, pieces).await;
         drop((io_slot, permit));
         let now = self.seam().now();
-        self.counters.count_backing_request(Op::Read, cause, bytes, now.since(began));
+        self.counters.count_backing_request(BackingOp::Read, cause, bytes, now.since(began));
         // The other causes read again in smaller parts, or try again later.
         if result.is_err() && matches!(cause, Cause::Readahead | Cause::Promotion) {
             self.counters.add(&self.counters.backing_errors, 1);
@@ -170,14 +170,14 @@ impl<S: Seam> Shard<S> {
             self.with_state(|state, memory| state.issue_fill_guard(memory, self.volume_number, block.single(), false));
         let piece = Piece::new(self.core.alloc().await, span.offset_in_block, span.len_bytes);
         let at = ByteOffset::of(block).plus(span.offset_in_block as u64);
-        let permit = self.dispatch.enter(Cause::ClientRead).await;
+        let permit = self.dispatch.acquire(Cause::ClientRead).await;
         let io_slot = self.acquire_io_slot(false, at, span.len_bytes as u64, Priority::Foreground).await;
         let waited = io_slot.as_ref().map_or(Nanos::ZERO, |slot| slot.slot_wait);
         let began = self.seam().now();
         let (result, pieces) = self.disk.read(at.0, vec![piece]).await;
         drop((io_slot, permit));
         let latency = self.seam().now().since(began);
-        self.counters.count_backing_request(Op::Read, Cause::ClientRead, span.len_bytes as u64, latency);
+        self.counters.count_backing_request(BackingOp::Read, Cause::ClientRead, span.len_bytes as u64, latency);
         self.state.borrow_mut().release_fill_guard(&guard);
         result?;
         let blocks = pieces.into_iter().map(|piece| piece.block.freeze()).collect();

@@ -250,17 +250,17 @@ impl<S: Seam> Shard<S> {
 
     /// Priority of a read: foreground if a client waits for it.
     pub fn priority_of_read(&self, cause: Cause) -> Priority {
-        let is_waited_for = match cause {
+        let is_awaited = match cause {
             Cause::ClientRead => true,
             Cause::Destage => {
                 let state = self.state.borrow();
                 let is_flush_awaited =
                     state.log_flush.single_flight.is_running() && self.flush_batcher.is_run_awaited();
-                is_flush_awaited || self.is_destage_waited_for(&state)
+                is_flush_awaited || self.is_destage_awaited(&state)
             }
             Cause::Readahead | Cause::Promotion => false,
         };
-        if is_waited_for { Priority::Foreground } else { Priority::Background }
+        if is_awaited { Priority::Foreground } else { Priority::Background }
     }
 
     /// Raises the volume's waiting background work to foreground, because a client waits for it.

@@ -167,7 +167,7 @@ impl<S: Seam> Shard<S> {
 
     /// True if a client waits for destage as such, and not for a particular block: for a flush, or for space in memory
     /// or in the log.
-    pub fn is_destage_waited_for(&self, state: &State) -> bool {
+    pub fn is_destage_awaited(&self, state: &State) -> bool {
         let is_log_crowded = self.core.log_pressure_percent() == 100;
         state.backing_flush.single_flight.is_running() || self.slows_writers(state.not_clean_blocks()) || is_log_crowded
     }
