@@ -30,7 +30,7 @@ const FILL_BLOCKS_MAX: u64 = 64;
 
 impl<S: Seam> Shard<S> {
     /// Appends all of the range to `out` if it is in memory, else leaves `out` as it was.
-    pub fn read_now(self: &ShardRef<S>, at: ByteOffset, len_bytes: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
+    pub fn try_read(self: &ShardRef<S>, at: ByteOffset, len_bytes: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
         if len_bytes > IMMEDIATE_READ_BLOCKS_MAX * BLOCK_BYTES {
             return false;
         }

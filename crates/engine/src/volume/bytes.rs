@@ -18,11 +18,11 @@ use crate::{ByteOffset, RequestError, WriteFlags, WriteSource, ZeroFlags};
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
 impl<S: Seam> Volume<S> {
-    /// Like [`Volume::read_now`], for any bytes.
-    pub fn read_bytes_now(&self, at: ByteOffset, len_bytes: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
+    /// Like [`Volume::try_read`], for any bytes.
+    pub fn try_read_bytes(&self, at: ByteOffset, len_bytes: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
         let Ok(around) = round_out(at, len_bytes as u64) else { return false };
         let before = out.len();
-        let is_read = self.read_now(around.start, len_of(&around), out);
+        let is_read = self.try_read(around.start, len_of(&around), out);
         if is_read {
             trim_pieces(out, before, at.since(around.start) as usize, len_bytes);
         }

@@ -63,7 +63,7 @@ struct Inner<S: Seam> {
 
 /// A block device that clients see. A clone is another handle to the same volume; it stays on its core.
 ///
-/// Offsets and lengths are in bytes and multiples of 512; the `_bytes` calls accept any. The `_now` calls never wait:
+/// Offsets and lengths are in bytes and multiples of 512; the `_bytes` calls accept any. The `try_` calls never wait:
 /// they do the whole request and return true, or do nothing and return false.
 pub struct Volume<S: Seam>(Rc<Inner<S>>);
 
@@ -277,8 +277,8 @@ impl<S: Seam> Volume<S> {
 
     /// Reads `len_bytes` bytes from `at` on if all are in memory: appends them to `out` and returns true. Otherwise it
     /// leaves `out` unchanged. Returns false for a request that [`Volume::read`] would refuse.
-    pub fn read_now(&self, at: ByteOffset, len_bytes: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
-        self.is_free() && self.check_range(at, len_bytes as u64).is_ok() && self.0.shard.read_now(at, len_bytes, out)
+    pub fn try_read(&self, at: ByteOffset, len_bytes: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
+        self.is_free() && self.check_range(at, len_bytes as u64).is_ok() && self.0.shard.try_read(at, len_bytes, out)
     }
 
     /// Reads `len_bytes` bytes from `at` on and appends them to `out`, split at block boundaries.
@@ -327,9 +327,9 @@ impl<S: Seam> Volume<S> {
 
     /// Writes if that needs no waiting. Otherwise it returns false, and the caller makes the same write by
     /// [`Volume::write`].
-    pub fn write_now(&self, at: ByteOffset, len_bytes: usize, source: &mut impl WriteSource<S>) -> bool {
+    pub fn try_write(&self, at: ByteOffset, len_bytes: usize, source: &mut impl WriteSource<S>) -> bool {
         let is_allowed = self.is_free() && self.check_write(at, len_bytes as u64).is_ok();
-        is_allowed && self.0.locks.is_free(&at.run(len_bytes as u64)) && self.0.shard.write_now(at, len_bytes, source)
+        is_allowed && self.0.locks.is_free(&at.run(len_bytes as u64)) && self.0.shard.try_write(at, len_bytes, source)
     }
 
     /// Writes `len_bytes` bytes at `at`.
