@@ -267,7 +267,7 @@ impl<S: Seam> Core<S> {
         backing: Backing<S>,
         image: &ShmImage,
     ) -> Result<Volume<S>, AttachError> {
-        self.mark_for(&spec, &backing).await?;
+        self.update_mark(&spec, &backing).await?;
         // Other attaches take their records meanwhile: everything is looked up from here on.
         if self.0.partially_recovered.borrow().contains(&spec.volume_id) {
             return Err(AttachError::PartiallyRecovered(spec.name));
@@ -295,7 +295,7 @@ impl<S: Seam> Core<S> {
 
     /// Marks the backing of a volume as lacking flushed writes if the flash log has records of it or may answer its
     /// flushes, and removes the mark otherwise.
-    async fn mark_for(&self, spec: &VolumeSpec, backing: &Backing<S>) -> Result<(), AttachError> {
+    async fn update_mark(&self, spec: &VolumeSpec, backing: &Backing<S>) -> Result<(), AttachError> {
         let needs_mark = || {
             let uses_log = self.0.core_state.has_log() && spec.allows_log && spec.policy == WritePolicy::WriteBack;
             uses_log && !spec.read_only || !self.unclaimed_range(spec.volume_id).is_empty()
@@ -375,7 +375,7 @@ impl<S: Seam> Core<S> {
         let name = volume.name();
         self.0.volumes.borrow_mut().retain(|other| other.name() != name);
         volume.shard().flash_tier.release_quota();
-        volume.leave_datastore();
+        volume.remove_from_datastores();
         self.0.core_state.remove(volume.shard());
     }
 

@@ -286,7 +286,7 @@ impl<S: Seam> Shard<S> {
     pub fn record_dirty(self: &ShardRef<S>, now: Nanos) {
         self.last_request_at.set(now);
         self.core.keep_ticking();
-        if self.wants_destage_now() {
+        if self.must_wake_pump() {
             self.destage_work.notify();
         }
         self.flush_log_if_due();

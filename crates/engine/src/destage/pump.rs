@@ -143,7 +143,7 @@ pub async fn run_pump<S: Seam>(shard: ShardRef<S>) {
 
 impl<S: Seam> Shard<S> {
     /// True if a change just made is a reason to wake the pump before its next tick.
-    pub fn wants_destage_now(&self) -> bool {
+    pub fn must_wake_pump(&self) -> bool {
         let state = self.state.borrow();
         let not_clean_blocks = state.not_clean_blocks();
         !state.write_waits.is_empty()
@@ -244,7 +244,7 @@ impl<S: Seam> Shard<S> {
         let age_max = if is_deferred { self.logged_age_max() } else { self.dirty_age_max() };
         let is_aged = oldest.is_some_and(|oldest| now.since(oldest) >= age_max);
         let is_idle = self.are_clients_idle(now);
-        let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);
+        let must_drain = self.is_draining.get() || (self.mode.get() != crate::CacheMode::Active);
         // While the backing refuses writes, only a flush or a waiting request makes attempts until the pause ends.
         let is_paused = self.retry.is_paused(now);
         let older_than = if is_paused {

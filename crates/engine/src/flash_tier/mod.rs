@@ -114,7 +114,7 @@ impl<S: Seam> FlashTier<S> {
     }
 
     /// Updates the list of blocks of which only a part was written and destaged, the newest last.
-    pub fn set_partial_blocks<B>(&self, destaged: &DestagedBlocks<B>) {
+    pub fn record_partial_blocks<B>(&self, destaged: &DestagedBlocks<B>) {
         let mut partial = self.partial_blocks.borrow_mut();
         let is_whole = |block: &BlockNo| destaged.last_blocks.iter().any(|(last, _)| last == block);
         partial.retain(|block| !destaged.partial_blocks.contains(block) && !is_whole(block));

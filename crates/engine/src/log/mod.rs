@@ -180,8 +180,9 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Destages the whole volume and appends tombstones, so that a recovery finds none of its records.
-    pub async fn leave_log(self: &ShardRef<S>) -> Result<(), RequestError> {
+    /// Drains the log of this volume: destages the whole volume and appends tombstones, so that a recovery finds none of
+    /// its records.
+    pub async fn drain_log(self: &ShardRef<S>) -> Result<(), RequestError> {
         self.flush_all().await?;
         self.append_tombstones_from(BlockNo::ZERO).await
     }

@@ -101,7 +101,7 @@ impl<S: Seam> Shard<S> {
             if lacks_content.get() && whole().any(|(_, content)| has_content(content)) {
                 lacks_content.set(false);
             }
-            self.flash_tier.set_partial_blocks(&destaged);
+            self.flash_tier.record_partial_blocks(&destaged);
         }
     }
 

@@ -111,7 +111,7 @@ pub struct Shard<S: Seam> {
     pub is_stopping: Cell<bool>,
     /// True if all dirty data must be destaged. The tombstones of a drain are the volume's last records: flushes that a
     /// command starts go to the backing.
-    pub draining: Cell<bool>,
+    pub is_draining: Cell<bool>,
     /// No write is sent to the backing for now: its size is being changed, or the volume is being stopped.
     pub is_destage_held: Cell<bool>,
     /// Flushes that no client requested.
@@ -205,7 +205,7 @@ impl<S: Seam> Shard<S> {
     /// True if the log answers flushes.
     pub fn uses_log(&self) -> bool {
         self.has_log
-            && !self.draining.get()
+            && !self.is_draining.get()
             && self.policy.get() == WritePolicy::WriteBack
             && self.mode.get() == CacheMode::Active
     }

@@ -92,7 +92,7 @@ impl Gate {
 
 impl ClosedGate<'_> {
     /// Opens the gate again.
-    pub fn open_again(self) {
+    pub fn reopen(self) {
         self.0.state.set(GateState::Open);
         self.0.changed.notify();
     }

@@ -39,16 +39,18 @@ use task_sync::within;
 
 /// Longest prefetch of one request, in bytes; the rest is left out.
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;
-/// Pause between two looks at a backing whose ownership is unproven.
-const UNPROVEN_PAUSE: Nanos = Nanos::from_millis(20);
+/// Pause between two checks of a backing whose ownership is unproven.
+const OWNERSHIP_CHECK_PAUSE: Nanos = Nanos::from_millis(20);
 /// Time for requests in progress to end before a stop leaves the dirty data in the log without waiting for them.
-const LEAVE_TIMEOUT: Nanos = Nanos::from_secs(1);
+const REQUESTS_END_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Time that a stop waits for tombstones and for the backing's mark to be removed.
 const MARK_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Time that a stop waits for the destage of zeroes of which the next start could not prove the backing.
 const ZEROES_TIMEOUT: Nanos = Nanos::from_secs(5);
 
+/// State of a volume.
 struct Inner<S: Seam> {
+    /// The specification at the attach.
     spec: VolumeSpec,
     shard: ShardRef<S>,
     limit_queue: Rc<LimitQueue>,
@@ -106,7 +108,7 @@ impl<S: Seam> Volume<S> {
             kept_records: Default::default(),
             slow_requests: Default::default(),
             is_stopping: Cell::new(false),
-            draining: Cell::new(false),
+            is_draining: Cell::new(false),
             is_destage_held: Cell::new(false),
             background_flushes: BackgroundFlushes::new(core.seam().now()),
             partial_blocks: Default::default(),
@@ -430,7 +432,7 @@ impl<S: Seam> Volume<S> {
         self.0.qos.get()
     }
 
-    /// Changes them, for waiting requests as well. Refuses a reservation that the datastore has not proven able to
+    /// Changes limits, shares and reservation, for waiting requests as well. Refuses a reservation that the datastore has not proven able to
     /// serve.
     pub fn set_qos(&self, qos: Qos) -> Result<(), ReservationError> {
         let shard = &self.0.shard;
@@ -469,7 +471,7 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Removes the volume from its datastore and from that of flash.
-    pub(crate) fn leave_datastore(&self) {
+    pub(crate) fn remove_from_datastores(&self) {
         let shard = &self.0.shard;
         if let Some(old) = shard.datastore.take() {
             old.remove_volume(shard.volume_number);
@@ -538,7 +540,7 @@ impl<S: Seam> Volume<S> {
         let end = shard.seam().now() + timeout;
         let Some(hold) = within(shard.seam().sleep_until(end), self.0.gate.hold()).await else { return Ok(None) };
         let _hold = hold?;
-        match shard.leave_log_if_destaged_within(end.since(shard.seam().now())).await {
+        match shard.drain_log_if_destaged_within(end.since(shard.seam().now())).await {
             Some(result) => result?,
             None => return Ok(None),
         }
@@ -568,11 +570,11 @@ impl<S: Seam> Volume<S> {
         let closed = self.close().await?;
         let shard = &self.0.shard;
         shard.log_zero_ranges().await;
-        shard.draining.set(true);
+        shard.is_draining.set(true);
         shard.destage_work.notify();
-        if let Err(error) = shard.leave_log().await {
-            shard.draining.set(false);
-            closed.open_again();
+        if let Err(error) = shard.drain_log().await {
+            shard.is_draining.set(false);
+            closed.reopen();
             return Err(error);
         }
         shard.record_unknown_blocks().await;
@@ -588,7 +590,7 @@ impl<S: Seam> Volume<S> {
         let closed = self.close().await?;
         let shard = &self.0.shard;
         if let Err(error) = shard.drop_cached_data(true).await {
-            closed.open_again();
+            closed.reopen();
             return Err(error);
         }
         shard.drop_all_blocks();
@@ -604,21 +606,21 @@ impl<S: Seam> Volume<S> {
             self.drain().await?;
             return Ok(false);
         }
-        let closed = self.0.gate.close_within(self.0.shard.seam().sleep(LEAVE_TIMEOUT)).await?;
+        let closed = self.0.gate.close_within(self.0.shard.seam().sleep(REQUESTS_END_TIMEOUT)).await?;
         self.0.limit_queue.release();
         let shard = &self.0.shard;
         if let Err(error) = shard.flush_log().await {
-            closed.open_again();
+            closed.reopen();
             return Err(error);
         }
         if shard.has_only_zeroes_without_evidence() {
-            shard.draining.set(true);
+            shard.is_draining.set(true);
             shard.destage_work.notify();
-            shard.leave_log_within(ZEROES_TIMEOUT).await;
+            shard.drain_log_within(ZEROES_TIMEOUT).await;
         }
         shard.stop();
         shard.stop_destage_with_timeout().await;
-        shard.leave_unmarked_within(MARK_TIMEOUT).await;
+        shard.clear_log_and_mark_within(MARK_TIMEOUT).await;
         Ok(shard.state.borrow().log_tracker.has_records())
     }
 
@@ -698,7 +700,7 @@ impl<S: Seam> Volume<S> {
             }
             // Outside the gate: a stop does not wait for this request.
             drop(inside);
-            self.0.shard.seam().sleep(UNPROVEN_PAUSE).await;
+            self.0.shard.seam().sleep(OWNERSHIP_CHECK_PAUSE).await;
         }
     }
 
