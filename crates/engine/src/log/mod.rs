@@ -235,7 +235,7 @@ impl<S: Seam> Shard<S> {
     }
 
     async fn make_durable(self: &ShardRef<S>, changed: &ChangeSet) -> Result<(), RequestError> {
-        if changed.has_all_changed || (changed.has_zeroed_ranges() && !self.uses_log()) {
+        if changed.covers_whole_volume || (changed.has_zeroed_ranges() && !self.uses_log()) {
             self.flush_all().await?;
             return self.append_all_tombstones().await;
         }

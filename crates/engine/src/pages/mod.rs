@@ -67,12 +67,12 @@ impl<S: Seam> Shard<S> {
             return;
         }
         // The write gets its own completion number: no flush that began earlier covers it.
-        let sequence = self.state.borrow_mut().number_completion();
+        let completion = self.state.borrow_mut().number_completion();
         if !has_succeeded {
-            self.flash_tier.settled_completion.set(sequence.next());
+            self.flash_tier.settled_completion.set(completion.next());
         }
         if let (Some(pages), Some(write_intent)) = (&self.flash_tier.pages, write_intent) {
-            pages.end_write(write_intent, sequence);
+            pages.end_write(write_intent, completion);
         }
     }
 

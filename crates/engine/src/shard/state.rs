@@ -1,6 +1,6 @@
 //! States of a shard's blocks and ranges, and all their transitions.
 //!
-//! Only this file changes `dirty`, `in_flight` and `written` of a slot. Each transition keeps the slot, the epochs'
+//! Only this file changes `dirty_epoch`, `in_flight_epoch` and `written` of a slot. Each transition keeps the slot, the epochs'
 //! counts, the address order and the policy's pins consistent.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -32,6 +32,7 @@ pub struct Operation {
 /// Data on the backing that awaits a flush there.
 enum WrittenUnit {
     Block(SlotRef),
+    /// The zero-range that begins at this block.
     Zeroes(BlockNo),
 }
 
@@ -109,10 +110,13 @@ pub struct State {
     pub flushed_below: CompletionNo,
     /// Number of the next completion on the backing.
     next_completion: CompletionNo,
+    /// Number of the next operation.
     next_operation_id: u64,
     /// Data on the backing that awaits a flush there, with the completion number of its write.
     written: VecDeque<(WrittenUnit, CompletionNo)>,
+    /// Number of slots with written content.
     written_blocks: u64,
+    /// Number of zero-ranges in `written`.
     written_ranges: u64,
     /// Dirty blocks in memory with the time since which they have been dirty, the longest dirty first. Entries may be
     /// out of date.
@@ -165,9 +169,9 @@ impl State {
 
     /// Numbers a completion that belongs to no block or range.
     pub fn number_completion(&mut self) -> CompletionNo {
-        let sequence = self.next_completion;
-        self.next_completion = sequence.next();
-        sequence
+        let completion = self.next_completion;
+        self.next_completion = completion.next();
+        completion
     }
 
     /// Marks the slot dirty: its content is newer than the backing's, as of `epoch` or the older epoch in which it is
@@ -288,16 +292,16 @@ impl State {
     pub fn complete_write<S: Seam>(&mut self, memory: &mut MemoryCache<S>, sent: &InFlightBlock) {
         self.epochs.remove(sent.epoch);
         self.failures.remove(sent.block);
-        let sequence = self.number_completion();
+        let completion = self.number_completion();
         let Some(id) = memory.resolve(sent.slot) else { return };
         let slot = memory.slot_mut(id);
         slot.in_flight_epoch = None;
         slot.has_acked_unwritten &= slot.dirty_epoch.is_some();
         let epoch = slot.written.map_or(sent.epoch, |written| written.epoch.min(sent.epoch));
         self.written_blocks += u64::from(slot.written.is_none());
-        slot.written = Some(UnflushedWrite { epoch, completion: sequence });
-        self.written.push_back((WrittenUnit::Block(sent.slot), sequence));
-        self.log_tracker.record_write(sent.block, sequence);
+        slot.written = Some(UnflushedWrite { epoch, completion });
+        self.written.push_back((WrittenUnit::Block(sent.slot), completion));
+        self.log_tracker.record_write(sent.block, completion);
     }
 
     /// Makes a block in flight dirty again, in the older of its epochs: its write failed.
@@ -394,6 +398,7 @@ impl State {
             && !self.is_busy(&block.single())
     }
 
+    /// Drops a dirty block from memory; its log record holds its content from here on.
     fn spill<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32) {
         let slot = memory.slot_mut(id);
         let (block, since) = (slot.block, slot.dirty_since);
@@ -508,6 +513,8 @@ impl State {
         start
     }
 
+    /// Merges the range that starts at `right` into the one before it, if they may be merged. Returns the first block of
+    /// the merged range.
     fn merge_with_left(&mut self, right: BlockNo) -> Option<BlockNo> {
         let left = self.zeroes.mergeable_predecessor(right)?;
         let (_, range) = self.zeroes.find(right).expect("a range that may be merged");
@@ -581,15 +588,15 @@ impl State {
 
     /// Marks as written the remaining ranges in `blocks` that operation `id` zeroed.
     pub fn complete_zeroes(&mut self, id: u64, blocks: Range<BlockNo>) {
-        let sequence = self.number_completion();
+        let completion = self.number_completion();
         for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("a listed range exists");
-            range.state = ZeroState::Written(UnflushedWrite { epoch: range.epoch, completion: sequence });
+            range.state = ZeroState::Written(UnflushedWrite { epoch: range.epoch, completion });
             range.has_acked_unwritten = false;
             let epoch = range.epoch;
             self.epochs.remove(epoch);
             self.failures.remove(start);
-            self.written.push_back((WrittenUnit::Zeroes(start), sequence));
+            self.written.push_back((WrittenUnit::Zeroes(start), completion));
             self.written_ranges += 1;
         }
     }
@@ -638,7 +645,8 @@ impl State {
         }
     }
 
-    /// Cleans written data after a successful backing flush that began when [`State::sequence`] was `covered`.
+    /// Cleans written data after a successful flush of the backing that began when [`State::next_completion`] was
+    /// `covered`.
     pub fn clean_written<S: Seam>(
         &mut self,
         memory: &mut MemoryCache<S>,
@@ -647,17 +655,17 @@ impl State {
         let mut destaged = DestagedBlocks::default();
         // Remaining parts of ranges are listed behind younger entries, so the whole list is scanned.
         for _ in 0..self.written.len() {
-            let (unit, sequence) = self.written.pop_front().expect("the queue has as many entries as counted");
-            if sequence >= covered {
-                self.written.push_back((unit, sequence));
+            let (unit, completion) = self.written.pop_front().expect("the queue has as many entries as counted");
+            if completion >= covered {
+                self.written.push_back((unit, completion));
                 continue;
             }
             match unit {
-                WrittenUnit::Block(reference) => self.clean_block(memory, reference, sequence, &mut destaged),
+                WrittenUnit::Block(reference) => self.clean_block(memory, reference, completion, &mut destaged),
                 WrittenUnit::Zeroes(start) => {
                     self.written_ranges -= 1;
                     let state = self.zeroes.get_mut(start).map(|range| range.state);
-                    if matches!(state, Some(ZeroState::Written(written)) if written.completion == sequence)
+                    if matches!(state, Some(ZeroState::Written(written)) if written.completion == completion)
                         && let Some(range) = self.zeroes.remove(start)
                     {
                         self.log_tracker.record_clean(start..range.end);
@@ -676,12 +684,12 @@ impl State {
         &mut self,
         memory: &mut MemoryCache<S>,
         reference: SlotRef,
-        sequence: CompletionNo,
+        completion: CompletionNo,
         destaged: &mut DestagedBlocks<S::Block>,
     ) {
         let Some(id) = memory.resolve(reference) else { return };
         let slot = memory.slot_mut(id);
-        if slot.written.is_none_or(|written| written.completion != sequence) {
+        if slot.written.is_none_or(|written| written.completion != completion) {
             return;
         }
         slot.written = None;
