@@ -8,7 +8,7 @@ use seam::{DiskError, Seam};
 use crate::RequestError;
 use crate::memory::zeroes::ZeroState;
 use crate::pages::BackingFlushResult;
-use crate::shard::wait::WriteWait;
+use crate::shard::write_wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 
 impl<S: Seam> Shard<S> {

@@ -16,7 +16,7 @@ use crate::policy::Admit;
 use crate::shard::fill_guard::FillGuard;
 use crate::shard::siblings::{SiblingCopy, SiblingSearch, SiblingUse};
 use crate::shard::state::State;
-use crate::shard::wait::WriteWait;
+use crate::shard::write_wait::WriteWait;
 use crate::shard::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::spec::Sabotage;
 use crate::stats::{ReadKind, SourceBytes};

@@ -9,7 +9,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Nanos, Seam};
 use crate::memory::{MemoryCache, Sectors};
 use crate::policy::Admit;
 use crate::shard::state::State;
-use crate::shard::wait::WriteWait;
+use crate::shard::write_wait::WriteWait;
 use crate::shard::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::spec::Sabotage;
 use crate::telemetry::{LatencyTrace, Step};

@@ -11,7 +11,7 @@ use crate::log_tracker::RangeChange;
 use crate::memory::zeroes::{DESTAGE_START_RANGES, RANGES_MAX, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, PageNo, Sectors};
 use crate::shard::state::FlushObligation;
-use crate::shard::wait::WriteWait;
+use crate::shard::write_wait::WriteWait;
 use crate::shard::{Shard, ShardRef, Span, spans};
 use crate::spec::Sabotage;
 use crate::{ByteOffset, RequestError, WriteSource, ZeroFlags};

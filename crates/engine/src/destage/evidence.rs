@@ -90,7 +90,7 @@ impl<S: Seam> Shard<S> {
                     is_whole && has_content && self.is_writable(state, memory, block)
                 };
                 let boundary = self.run_boundary_blocks();
-                let run = state.dirty_order.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_chosen, |_| false);
+                let run = state.dirty_blocks.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_chosen, |_| false);
                 let run = run.ok().flatten()?;
                 from = run.end;
                 self.start_write(state, memory, run.start.single(), run.start)

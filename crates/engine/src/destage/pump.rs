@@ -292,7 +292,7 @@ impl<S: Seam> Shard<S> {
                     urgent = Some((start, true));
                     break;
                 }
-            } else if state.dirty_order.contains(block) && self.is_writable(state, memory, block) {
+            } else if state.dirty_blocks.contains(block) && self.is_writable(state, memory, block) {
                 urgent = Some((block, false));
                 break;
             }
@@ -303,7 +303,7 @@ impl<S: Seam> Shard<S> {
         }
         let boundary = self.run_boundary_blocks();
         let run =
-            state.dirty_order.next_run(block, boundary, 1, |_| true, |next| self.is_writable(state, memory, next));
+            state.dirty_blocks.next_run(block, boundary, 1, |_| true, |next| self.is_writable(state, memory, next));
         self.start_write(state, memory, run.ok().flatten().expect("the block is dirty"), block)
     }
 
@@ -331,7 +331,7 @@ impl<S: Seam> Shard<S> {
             };
             due.remove(&block);
             // A block that cannot be written now is found again in the next round.
-            if !state.dirty_order.contains(block) || !self.is_writable(state, memory, block) {
+            if !state.dirty_blocks.contains(block) || !self.is_writable(state, memory, block) {
                 continue;
             }
             return self.start_background_run(state, memory, cursor, block);
@@ -347,7 +347,7 @@ impl<S: Seam> Shard<S> {
         block: BlockNo,
     ) -> Option<Job<S::Block, S::BlockMut>> {
         let joins = |next| self.is_writable(state, memory, next);
-        let run = state.dirty_order.next_run(block, self.run_boundary_blocks(), 1, |_| true, joins);
+        let run = state.dirty_blocks.next_run(block, self.run_boundary_blocks(), 1, |_| true, joins);
         let run = run.ok().flatten().expect("the block is dirty");
         *cursor = run.end;
         self.record_run(true, BlockNo::count(&run));
@@ -374,7 +374,7 @@ impl<S: Seam> Shard<S> {
             return None;
         }
         let waiting = bypass.waiting_from(*cursor).take(EXAMINED_BLOCKS_MAX);
-        let is_ready = |block: &BlockNo| state.dirty_order.contains(*block) && self.is_writable(state, memory, *block);
+        let is_ready = |block: &BlockNo| state.dirty_blocks.contains(*block) && self.is_writable(state, memory, *block);
         let first = waiting.copied().find(is_ready)?;
         self.start_background_run(state, memory, cursor, first)
     }
@@ -432,7 +432,7 @@ impl<S: Seam> Shard<S> {
                 let is_selected = slot.dirty_epoch.is_some_and(|epoch| selection.selects(epoch, slot.dirty_since));
                 is_selected && self.is_writable(state, memory, block)
             };
-            match state.dirty_order.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_eligible, |next| {
+            match state.dirty_blocks.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_eligible, |next| {
                 self.is_writable(state, memory, next)
             }) {
                 Ok(Some(run)) => {
@@ -468,7 +468,7 @@ impl<S: Seam> Shard<S> {
             return ReloadChoice::Later;
         }
         // If memory is full, the next run is reloaded once the previous one is in flight.
-        let last_run_is_sent = || BlockNo::each(&state.last_reload).all(|block| !state.dirty_order.contains(block));
+        let last_run_is_sent = || BlockNo::each(&state.last_reload).all(|block| !state.dirty_blocks.contains(block));
         let has_room = self.has_room_to_reload(state) || (state.reloading_blocks == 0 && last_run_is_sent());
         if !has_room || state.reloading_blocks >= RELOADING_BLOCKS_MAX {
             let is_working = state.reloading_blocks > 0 || !state.operations.is_empty();
@@ -619,7 +619,7 @@ impl<S: Seam> Shard<S> {
         let are_many_streamed = state.unflushed_completions() as usize > bypass_max / 2
             && state.log_tracker.stream_bypass().has_many_sent(bypass_max);
         let is_overdue = now.since(self.background_flushes.last_backing_flush_at.get()) >= self.dirty_age_max();
-        let is_idle = state.dirty_order.len() == 0 && state.operations.is_empty() && self.are_clients_idle(now);
+        let is_idle = state.dirty_blocks.len() == 0 && state.operations.is_empty() && self.are_clients_idle(now);
         // A flush of the backing retires records of the log.
         let is_crowded = self.core.is_log_crowded() && state.operations.is_empty();
         if are_many || are_many_streamed || is_overdue || is_idle || is_crowded {

@@ -10,7 +10,7 @@ use crate::backing::{Cause, BackingOp, Permit, Priority};
 use crate::memory::{BlockNo, Sectors};
 use crate::shard::retry::is_backing_gone;
 use crate::shard::state::InFlightBlock;
-use crate::shard::wait::WriteWait;
+use crate::shard::write_wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 

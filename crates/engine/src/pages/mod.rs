@@ -13,7 +13,7 @@
 mod page_fill;
 mod pin;
 mod promote;
-mod sync;
+mod backing_flush;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -27,7 +27,7 @@ use crate::memory::{BlockNo, PageNo};
 use crate::shard::core_state::CoreState;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
-pub use sync::BackingFlushResult;
+pub use backing_flush::BackingFlushResult;
 
 impl<S: Seam> Shard<S> {
     /// Invalidates the flash copies of these blocks before newer content is acknowledged (R2, docs/rules.md).

@@ -10,7 +10,7 @@ pub mod kept_records;
 pub mod log_destage;
 pub mod lookup;
 pub mod memory_partition;
-pub mod order;
+pub mod dirty_blocks;
 pub mod partial_blocks;
 pub mod promoter;
 pub mod retire;
@@ -20,7 +20,7 @@ pub mod single_flight;
 pub mod state;
 pub mod streams;
 pub mod throttle;
-pub mod wait;
+pub mod write_wait;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

@@ -14,8 +14,8 @@ use super::epochs::Epochs;
 use super::failures::Failures;
 use super::fill_guard::FillGuard;
 use super::flush_progress::{BackingFlushProgress, LogFlushProgress};
-use super::order::DirtyOrder;
-use super::wait::{WriteWait, WriteWaits};
+use super::dirty_blocks::DirtyBlocks;
+use super::write_wait::{WriteWait, WriteWaits};
 use crate::flash_tier::destaged::DestagedBlocks;
 use crate::log_tracker::{LogTracker, RangeChange};
 use crate::memory::zeroes::{RANGES_MAX, ZeroRange, ZeroRanges, ZeroState};
@@ -81,7 +81,7 @@ pub struct State {
     /// Epochs, by which flushes wait.
     pub epochs: Epochs,
     /// Dirty blocks, in address order.
-    pub dirty_order: DirtyOrder,
+    pub dirty_blocks: DirtyBlocks,
     /// Number of dirty blocks of closed epochs.
     closed_dirty_blocks: u64,
     /// Zero-ranges.
@@ -190,7 +190,7 @@ impl State {
                 slot.dirty_epoch = Some(epoch);
                 slot.dirty_since = now;
                 self.closed_dirty_blocks += u64::from(self.epochs.is_closed(epoch));
-                self.dirty_order.insert(slot.block);
+                self.dirty_blocks.insert(slot.block);
                 // A block reloaded for destage is older than the others.
                 let is_reloaded =
                     slot.is_transit && self.dirty_since_queue.back().is_some_and(|(_, youngest)| now < *youngest);
@@ -201,8 +201,8 @@ impl State {
         self.epochs.add(epoch);
         self.not_clean_blocks += u64::from(was_clean);
         memory.update_pin(id, was_clean);
-        if self.dirty_since_queue.len() as u64 > 2 * self.dirty_order.len() + 1024 {
-            let order = &self.dirty_order;
+        if self.dirty_since_queue.len() as u64 > 2 * self.dirty_blocks.len() + 1024 {
+            let order = &self.dirty_blocks;
             self.dirty_since_queue.retain(|(block, _)| order.contains(*block));
         }
     }
@@ -236,7 +236,7 @@ impl State {
 
     /// Closes the current epoch and returns its number.
     pub fn close_epoch(&mut self) -> Epoch {
-        self.closed_dirty_blocks = self.dirty_order.len();
+        self.closed_dirty_blocks = self.dirty_blocks.len();
         self.epochs.close()
     }
 
@@ -283,7 +283,7 @@ impl State {
         assert!(slot.in_flight_epoch.is_none(), "a block is written once at a time");
         slot.in_flight_epoch = Some(epoch);
         self.closed_dirty_blocks -= u64::from(self.epochs.is_closed(epoch));
-        self.dirty_order.remove(slot.block);
+        self.dirty_blocks.remove(slot.block);
         self.log_tracker.record_send(slot.block);
         InFlightBlock { slot: reference, block: slot.block, epoch }
     }
@@ -351,7 +351,7 @@ impl State {
         if let Some(epoch) = dirty {
             self.epochs.remove(epoch);
             self.closed_dirty_blocks -= u64::from(self.epochs.is_closed(epoch));
-            self.dirty_order.remove(slot.block);
+            self.dirty_blocks.remove(slot.block);
         }
         self.failures.remove(slot.block);
         self.written_blocks -= u64::from(written.is_some());
@@ -406,7 +406,7 @@ impl State {
         self.epochs.remove(epoch);
         self.epochs.add(Epoch::OLDEST);
         self.closed_dirty_blocks -= u64::from(self.epochs.is_closed(epoch));
-        self.dirty_order.remove(block);
+        self.dirty_blocks.remove(block);
         // A backing that refuses all writes must not keep all blocks in memory.
         self.failures.remove(block);
         self.not_clean_blocks -= 1;
@@ -472,7 +472,7 @@ impl State {
     /// Like [`State::retire_zeroes`] for all records, and in spite of changes that a flush has yet to record, if they
     /// are durable on the backing.
     pub fn retire_durable_zeroes<S: Seam>(&mut self, memory: &MemoryCache<S>, volume_number: u32) {
-        let (zeroes, order, operations) = (&self.zeroes, &self.dirty_order, &self.operations);
+        let (zeroes, order, operations) = (&self.zeroes, &self.dirty_blocks, &self.operations);
         let is_unclean = |block| memory.find(volume_number, block).is_some_and(|id| !memory.slot(id).is_clean());
         let has_written = self.written_blocks > 0;
         // While any block awaits a flush of the backing, every range may hold such blocks.
@@ -751,7 +751,7 @@ impl State {
                 slot.dirty_since = now;
                 self.closed_dirty_blocks += u64::from(self.epochs.is_closed(epoch));
                 self.epochs.add(epoch);
-                self.dirty_order.insert(slot.block);
+                self.dirty_blocks.insert(slot.block);
                 self.dirty_since_queue.push_back((slot.block, now));
             }
         }
