@@ -70,7 +70,7 @@ fn flash_use(stats: FlashStats, log_index_bytes: u64) -> FlashUse {
         pages: stats.page_count,
         cached_bytes: stats.cached_bytes,
         pinned_pages: stats.pinned_pages,
-        pinned_whole_pages: stats.pinned_whole_pages,
+        pinned_whole_pages: stats.complete_pinned_pages,
         pin_waits: stats.pin_wait_reason.unwrap_or_default().to_owned(),
         min: String::new(),
         max: String::new(),

@@ -204,8 +204,8 @@ pub struct FlashStats {
     pub cached_bytes: u64,
     /// Pages that are pinned.
     pub pinned_pages: u64,
-    /// Pinned pages that were whole on flash at the last check.
-    pub pinned_whole_pages: u64,
+    /// Pinned pages that were complete on flash at the last check.
+    pub complete_pinned_pages: u64,
     /// Reason why the last pinned page could not be filled.
     pub pin_wait_reason: Option<&'static str>,
     /// Pages promoted.

@@ -142,7 +142,7 @@ impl<S: Seam> FlashTier<S> {
     pub fn stats(&self) -> FlashStats {
         let (counters, block) = (&self.counters, BLOCK_BYTES as u64);
         let PageUsage { pages, valid_blocks } = self.pages.as_ref().map_or_else(PageUsage::default, VolumePages::usage);
-        let (pinned_pages, pinned_whole, pin_waits) = self.pins.stats();
+        let (pinned_pages, complete_pinned_pages, pin_wait_reason) = self.pins.stats();
         FlashStats {
             is_checked: self.is_checked.get(),
             read_bytes: counters.read_blocks.get() * block,
@@ -151,8 +151,8 @@ impl<S: Seam> FlashTier<S> {
             page_count: pages,
             cached_bytes: valid_blocks * block,
             pinned_pages,
-            pinned_whole_pages: pinned_whole,
-            pin_wait_reason: pin_waits,
+            complete_pinned_pages,
+            pin_wait_reason,
             promotions: counters.promoted_pages.get(),
             promoted_bytes: counters.promoted_blocks.get() * block,
             logged_bytes: 0,
