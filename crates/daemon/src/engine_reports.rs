@@ -80,8 +80,8 @@ fn flash_use(stats: FlashStats, log_index_bytes: u64) -> FlashUse {
         bad_blocks: stats.bad_blocks,
         promoted_bytes: stats.promoted_bytes,
         logged_bytes: stats.logged_bytes,
-        not_hit: named(stats.not_hit),
-        not_promoted: named(stats.not_promoted),
+        not_hit: named(stats.miss_reasons),
+        not_promoted: named(stats.rejection_reasons),
     }
 }
 

@@ -215,9 +215,9 @@ pub struct FlashStats {
     /// Bytes of dirty content written to the log; each copy of the log takes as much.
     pub logged_bytes: u64,
     /// Cache miss reasons with their counts.
-    pub not_hit: Vec<(&'static str, u64)>,
+    pub miss_reasons: Vec<(&'static str, u64)>,
     /// Reasons for not promoting a page that a client used, with their counts.
-    pub not_promoted: Vec<(&'static str, u64)>,
+    pub rejection_reasons: Vec<(&'static str, u64)>,
 }
 
 /// Limits of promotion on a core.
@@ -279,7 +279,7 @@ pub enum ReadKind {
     /// Whole from memory and flash, with at least one block from flash.
     Flash,
     /// Partly from memory or flash.
-    Part,
+    Partial,
     /// Not at all from memory or flash.
     Miss,
 }
@@ -358,7 +358,7 @@ impl Counters {
             ReadKind::Memory => &self.memory_hits,
             ReadKind::Prefetched => &self.prefetched_hits,
             ReadKind::Flash => &self.flash_hits,
-            ReadKind::Part => &self.partial_hits,
+            ReadKind::Partial => &self.partial_hits,
             ReadKind::Miss => &self.misses,
         };
         self.add(counter, 1);

@@ -259,7 +259,7 @@ impl<S: Seam> Shard<S> {
         } else if !from_elsewhere && sources.flash_blocks > 0 {
             ReadKind::Flash
         } else if from_cache > 0 {
-            ReadKind::Part
+            ReadKind::Partial
         } else {
             ReadKind::Miss
         };
@@ -275,7 +275,7 @@ impl<S: Seam> Shard<S> {
             _ if self.flash_tier.is_used() && !self.flash_tier.is_checked() => {
                 counters.count_miss(MissReason::Unchecked)
             }
-            ReadKind::Part => counters.count_miss(MissReason::Part),
+            ReadKind::Partial => counters.count_miss(MissReason::Partial),
             ReadKind::Miss => counters.count_miss(MissReason::Absent),
         }
     }

@@ -98,7 +98,7 @@ impl Budget {
             let is_chosen = self.eligible_promotions.get().is_multiple_of(self.promote_one_in());
             if !is_chosen && evicted_pages != self.evicted_pages_at_start.get() {
                 self.end_round(evicted_pages);
-                return Err(RejectReason::Gain);
+                return Err(RejectReason::LowGain);
             }
         }
         Ok(())

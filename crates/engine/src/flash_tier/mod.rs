@@ -156,8 +156,8 @@ impl<S: Seam> FlashTier<S> {
             promotions: counters.promoted_pages.get(),
             promoted_bytes: counters.promoted_blocks.get() * block,
             logged_bytes: 0,
-            not_hit: counters.miss_reasons(),
-            not_promoted: counters.rejections(),
+            miss_reasons: counters.miss_reasons(),
+            rejection_reasons: counters.rejection_reasons(),
         }
     }
 

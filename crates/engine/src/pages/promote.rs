@@ -373,10 +373,10 @@ impl<S: Seam> Shard<S> {
             }
             Err(error) => {
                 let reason = match error {
-                    PutError::Busy => RejectReason::Busy,
-                    PutError::AllInUse => RejectReason::Hot,
-                    PutError::QuotaExhausted => RejectReason::Quota,
-                    PutError::Failed(_) => RejectReason::Failed,
+                    PutError::Busy => RejectReason::NoSlot,
+                    PutError::AllInUse => RejectReason::AllHot,
+                    PutError::QuotaExhausted => RejectReason::QuotaUsed,
+                    PutError::Failed(_) => RejectReason::DeviceFailed,
                 };
                 if !is_by_use {
                     return self.flash_tier.pins.set_wait_reason(reason);
