@@ -1,6 +1,7 @@
 //! Latency histograms with eight buckets an octave, so that a percentile is at most an eighth too high. [`Histogram`]
 //! resolves all latencies, for measurements of load generators. [`LatencyHistogram`] has the [latency
-//! buckets](LATENCY_BUCKETS), in which latencies of client requests are reported. [`OctaveCounts`] counts requests to backings in a few wide buckets.
+//! buckets](LATENCY_BUCKETS), in which latencies of client requests are reported. [`OctaveCounts`] counts requests to
+//! backings in a few wide buckets.
 
 use std::cell::Cell;
 
@@ -15,8 +16,9 @@ const OCTAVES: usize = 40;
 /// Buckets of a [`Histogram`].
 const BUCKETS: usize = BUCKETS_PER_OCTAVE * OCTAVES;
 
-/// Upper bounds of the reported buckets, in powers of two of a nanosecond: 16 us, 66 us, 262 us, 1.05 ms, each octave
-/// to 34 ms, 134 ms and 1.07 s. They are whole octaves, so that the reported counts are exact.
+/// Upper bounds of the buckets in which latencies of requests to backings are reported, in powers of two of a
+/// nanosecond: 16 us, 66 us, 262 us, 1.05 ms, each octave to 34 ms, 134 ms and 1.07 s. They are whole octaves, so
+/// that the reported counts are exact.
 pub const REPORTED_OCTAVES: [u32; 11] = [14, 16, 18, 20, 21, 22, 23, 24, 25, 27, 30];
 
 /// The first [latency bucket](LATENCY_BUCKETS) ends at 2 to this power of a nanosecond: 16.4 us.

@@ -26,7 +26,7 @@ pub struct WriteMode {
     /// The write is acknowledged before it is on the backing.
     pub has_acked_unwritten: bool,
     /// The write continues a stream that bypasses the flash log.
-    pub is_streamed: bool,
+    pub bypasses_log: bool,
     /// Time of the write.
     pub now: Nanos,
 }
@@ -60,10 +60,10 @@ impl<S: Seam> Shard<S> {
             return false;
         }
         let now = self.seam().now();
-        let is_streamed = self.record_stream_write(at, len_bytes);
+        let bypasses_log = self.record_stream_write(at, len_bytes);
         let is_written = self.with_state(|state, memory| {
             let keep = self.keeps_writes();
-            let mode = WriteMode { may_stay: keep, has_acked_unwritten: true, is_streamed, now };
+            let mode = WriteMode { may_stay: keep, has_acked_unwritten: true, bypasses_log, now };
             memory.prefetch_run_entries(self.volume_number, blocks_of(at, len_bytes as u64));
             spans(at, len_bytes).all(|span| self.write_block(state, memory, &span, source, mode).is_some())
         });
@@ -91,7 +91,7 @@ impl<S: Seam> Shard<S> {
         // The log makes the write durable sooner than the backing.
         let logged = flags.fua && self.uses_log();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
-        let is_streamed = wait.is_none() && !logged && self.record_stream_write(at, len_bytes);
+        let bypasses_log = wait.is_none() && !logged && self.record_stream_write(at, len_bytes);
         let losses = self.state.borrow().backing_losses;
         for span in spans(at, len_bytes) {
             loop {
@@ -101,7 +101,7 @@ impl<S: Seam> Shard<S> {
                 let keep = self.keeps_writes() && !flags.is_used_once;
                 self.reserve_space(&span).await?;
                 let now = self.seam().now();
-                let mode = WriteMode { may_stay: keep, has_acked_unwritten: wait.is_none(), is_streamed, now };
+                let mode = WriteMode { may_stay: keep, has_acked_unwritten: wait.is_none(), bypasses_log, now };
                 let is_written = self.with_state(|state, memory| {
                     self.write_block(state, memory, &span, source, mode)?;
                     if let Some(wait) = &wait {
@@ -176,7 +176,7 @@ impl<S: Seam> Shard<S> {
             self.invalidate_flash(span.block.single());
         }
         state.failures.remove(span.block);
-        if mode.is_streamed {
+        if mode.bypasses_log {
             state.log_tracker.record_stream_change(span.block, mode.now, self.stream_bypass_blocks_max());
         } else {
             state.log_tracker.record_change(span.block);

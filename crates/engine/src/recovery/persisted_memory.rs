@@ -71,7 +71,7 @@ impl<S: Seam> Shard<S> {
                 let mode = WriteMode {
                     may_stay: self.keeps_writes(),
                     has_acked_unwritten: true,
-                    is_streamed: false,
+                    bypasses_log: false,
                     now: self.seam().now(),
                 };
                 if self.with_state(|state, memory| self.write_block(state, memory, &span, source, mode)).is_some() {

@@ -89,7 +89,7 @@ impl<S: Seam> Volume<S> {
             mode: Cell::new(spec.mode),
             has_log: core.has_log() && spec.allows_log,
             is_changing: Cell::default(),
-            deferral_age: spec.defer,
+            deferral_age: spec.deferral_age,
             state: RefCell::new(State::new(backing.disk.connection_epoch())),
             throttle: Default::default(),
             retry: Default::default(),
