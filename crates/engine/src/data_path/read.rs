@@ -93,6 +93,8 @@ impl<S: Seam> Shard<S> {
         self.read_with_sources(at, len_bytes, out, true, trace, &mut ReadSources::default()).await
     }
 
+    /// Appends the range to `out`, and records in `sources` where its blocks came from. Each pass takes what memory
+    /// serves, and reads or waits for the rest, until no block is missing.
     async fn read_with_sources(
         self: &ShardRef<S>,
         at: ByteOffset,
@@ -146,7 +148,7 @@ impl<S: Seam> Shard<S> {
     fn plan_pass(&self, read: &mut ReadProgress<'_, S>) -> (ReadPlan<S>, u64) {
         self.with_state(|state, memory| {
             let (spans, pieces) = (&read.spans, &mut read.pieces);
-            let plan = self.plan_read(state, memory, spans, pieces, (read.sibling_use, read.may_admit));
+            let plan = self.plan_read(state, memory, spans, pieces, read.sibling_use, read.may_admit);
             let cached = spans.iter().zip(pieces).filter(|(_, piece)| piece.is_some()).map(|(span, _)| *span);
             let bytes = if plan.is_read_ahead { self.record_readahead_uses(memory, cached) } else { 0 };
             (plan, bytes)
@@ -248,6 +250,7 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
+    /// Counts a read by its sources: as a hit, a partial hit or a miss with its reason.
     fn count_read(&self, request_bytes: u64, sources: &ReadSources, has_succeeded: bool) {
         let from_elsewhere = sources.backing_blocks > 0 || sources.has_joined || !has_succeeded;
         let from_cache = sources.memory_blocks + sources.flash_blocks;
@@ -316,15 +319,16 @@ impl<S: Seam> Shard<S> {
         zero.then(|| Piece::new(self.seam().zero_block(), span.offset_in_block, span.len_bytes))
     }
 
-    /// Takes the pieces that memory serves, and determines the sources of the others. The last argument says which
-    /// copies of siblings the request may use, and whether it admits blocks to memory.
+    /// Takes the pieces that memory serves, and determines the sources of the others. `sibling_use`: copies of siblings
+    /// that the request may use. `may_admit`: the request may admit blocks to memory.
     fn plan_read(
         &self,
         state: &State,
         memory: &mut MemoryCache<S>,
         spans: &[Span],
         pieces: &mut [Option<Piece<S::Block>>],
-        (sibling_use, may_admit): (SiblingUse, bool),
+        sibling_use: SiblingUse,
+        may_admit: bool,
     ) -> ReadPlan<S> {
         let mut plan = ReadPlan::default();
         let mut search = SiblingSearch::default();
@@ -511,15 +515,21 @@ impl<S: Seam> Shard<S> {
 /// Sources of a read's blocks.
 #[derive(Default)]
 struct ReadSources {
+    /// Blocks of the request.
     requested_blocks: usize,
+    /// Blocks that the first pass found in memory.
     memory_blocks: usize,
+    /// Blocks read from flash.
     flash_blocks: usize,
+    /// Blocks read from the backing.
     backing_blocks: usize,
     /// Bytes from memory, blocks that were read ahead included.
     memory_bytes: u64,
+    /// Bytes from blocks in memory that were read ahead.
     prefetched_bytes: u64,
     /// Bytes from the cache of a sibling; they count as memory or flash, too.
     sibling_read_bytes: u64,
+    /// The read waited for the fill of another request.
     has_joined: bool,
     /// Blocks that flash failed to deliver.
     unreadable_blocks: usize,

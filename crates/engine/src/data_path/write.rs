@@ -140,6 +140,7 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
+    /// True if the backing has space for a write of this range.
     fn has_space_for(&self, at: ByteOffset, len_bytes: u64) -> bool {
         self.has_sabotage(Sabotage::NoReservation) || self.disk.has_space_for(at.0, len_bytes)
     }
@@ -265,6 +266,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
+    /// True if the buffer of a slot may be changed in place (R1).
     fn may_change(&self, memory: &MemoryCache<S>, id: u32) -> bool {
         let slot = memory.slot(id);
         let data = slot.data.as_ref().expect("a slot in use has content");
@@ -273,6 +275,7 @@ impl<S: Seam> Shard<S> {
         (data.is_unique() && !is_persisted) || self.has_sabotage(Sabotage::OverwriteInFlight)
     }
 
+    /// Takes the buffer out of a slot, to change it in place. [`Shard::may_change`] holds.
     fn take_for_change(&self, memory: &mut MemoryCache<S>, id: u32) -> S::BlockMut {
         #[cfg(feature = "sabotage")]
         if self.has_sabotage(Sabotage::OverwriteInFlight) {

@@ -75,7 +75,7 @@ impl<S: Seam> Shard<S> {
         let write_intent = self.begin_write(job.first_block.run(job.block_writes.len() as u64)).await;
         let connection_epoch = self.disk.connection_epoch();
         let priority = self.priority_of_write(job.waits.iter().any(|waits| !waits.is_empty()));
-        let mut results = vec![self.write_to_backing(job.first_block, &job.block_writes, priority).await; 1];
+        let mut results = vec![self.write_to_backing(job.first_block, &job.block_writes, priority).await];
         let has_failed = results[0].is_err();
         if job.block_writes.len() > 1 && results[0].as_ref().is_err_and(|error| !is_backing_gone(error)) {
             results.clear();
@@ -116,6 +116,8 @@ impl<S: Seam> Shard<S> {
         self.count_backing_error(job.waits.iter().any(|waits| !waits.is_empty()), is_retry);
     }
 
+    /// Updates the states of a run's blocks after its write, and answers the requests that wait for them. `is_lost`: the
+    /// backing reconnected meanwhile, so that the requests go on waiting.
     fn finish_write(&self, job: WriteJob<S::Block>, results: &[Result<(), DiskError>], is_lost: bool) {
         let now = self.seam().now();
         let deferred = self.policy.get().defers_writes();
@@ -205,6 +207,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
+    /// Sends one write to the backing, under an I/O slot.
     async fn write_pieces(
         &self,
         at: ByteOffset,
@@ -286,6 +289,7 @@ impl<S: Seam> Shard<S> {
         self.progress.notify();
     }
 
+    /// Sends a zero request for a part of a job's range, or writes zeroes if the backing has no such request.
     async fn zero_on_backing(
         &self,
         blocks: Range<BlockNo>,
@@ -317,6 +321,7 @@ impl<S: Seam> Shard<S> {
         self.disk.allocates_at_first_write() && may_need_it && !self.has_sabotage(Sabotage::UnmapOverWrite)
     }
 
+    /// Writes zeroes to a range, in steps of [`ZERO_STEP_BLOCKS`].
     async fn write_zeroes(&self, blocks: Range<BlockNo>, priority: Priority) -> Result<(), DiskError> {
         let mut next = blocks.start;
         while next < blocks.end {

@@ -238,6 +238,7 @@ impl<S: Seam> MemoryCache<S> {
         Some(data.thaw().unwrap_or_else(|_| unreachable!("a unique block thaws")))
     }
 
+    /// Removes the block of a slot that the policy no longer knows.
     fn free_slot(&mut self, id: u32) {
         let slot = &mut self.slots[id as usize];
         let (volume, block) = (slot.volume_number, slot.block);

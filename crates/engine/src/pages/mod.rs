@@ -83,7 +83,7 @@ impl<S: Seam> Shard<S> {
         if let Some(pages) = &self.flash_tier.pages {
             pages.record_flush(covered);
         }
-        let refreshed = self.queue_refresh(&destaged.blocks);
+        let refreshed = self.queue_refresh(&destaged.first_blocks);
         // Under a policy that caches no writes, a block leaves memory although a refresh of its page is queued.
         let retained = if self.keeps_writes() { refreshed } else { BTreeSet::new() };
         self.drop_transit(&destaged.transit_blocks, &retained);

@@ -285,14 +285,14 @@ impl<S: Seam> CoreState<S> {
     }
 
     /// Adds a shard and reduces the dirty limits of the others accordingly.
-    pub fn add(&self, shard: &ShardRef<S>) {
+    pub fn add_shard(&self, shard: &ShardRef<S>) {
         self.shards.borrow_mut().insert(shard.volume_number, Rc::downgrade(shard));
         self.siblings.borrow_mut().record_change_of_volumes();
         self.shards().iter().for_each(|shard| shard.refresh_throttle());
     }
 
     /// Removes a shard.
-    pub fn remove(&self, shard: &ShardRef<S>) {
+    pub fn remove_shard(&self, shard: &ShardRef<S>) {
         self.shards.borrow_mut().remove(&shard.volume_number);
         self.siblings.borrow_mut().record_change_of_volumes();
         self.memory.borrow_mut().detach_volume(shard.volume_number);

@@ -98,6 +98,7 @@ impl SiblingDirectory {
     }
 }
 
+/// Hash of a shared place: a store and a place in it.
 fn place_hash(key: ContentKey) -> u64 {
     hash_key((key.store ^ key.store >> 32) as u32, key.place)
 }
@@ -197,6 +198,7 @@ impl<S: Seam> Shard<S> {
         if len == 0 { None } else { self.disk.shared_content(at, len) }
     }
 
+    /// True if this volume has the content with this key at a page.
     fn has_content(&self, key: Option<ContentKey>, page: PageNo) -> bool {
         let own_key = self.content_key(page);
         own_key == key || own_key.is_some() && self.has_sabotage(Sabotage::ShareOtherContent)

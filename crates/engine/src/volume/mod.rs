@@ -303,6 +303,7 @@ impl<S: Seam> Volume<S> {
         self.read_with(at, len_bytes, out, false).await
     }
 
+    /// Reads under the volume's limit and gate; `may_admit`: blocks that miss may be cached.
     async fn read_with(
         &self,
         at: ByteOffset,
@@ -460,6 +461,7 @@ impl<S: Seam> Volume<S> {
         }
     }
 
+    /// Passes shares and reservation to the datastore and to that of flash.
     fn apply_entitlement(&self) {
         let (shard, qos) = (&self.0.shard, self.0.qos.get());
         if let Some(datastore) = shard.datastore.borrow().as_ref() {
@@ -640,7 +642,7 @@ impl<S: Seam> Volume<S> {
         shard.is_abandoned.set(true);
         shard.is_destage_held.set(true);
         shard.stop();
-        shard.core.remove(shard);
+        shard.core.remove_shard(shard);
     }
 
     /// Adopts the volume's log records, sorted by block, before the volume is served. Records that persisted memory
@@ -666,6 +668,7 @@ impl<S: Seam> Volume<S> {
         self.0.shard.recover_memory(image, source).await
     }
 
+    /// Refuses new requests, and waits for the ones in progress.
     async fn close(&self) -> Result<gate::ClosedGate<'_>, RequestError> {
         let closed = self.0.gate.close().await?;
         self.0.limit_queue.release();
@@ -680,6 +683,7 @@ impl<S: Seam> Volume<S> {
             && self.0.shard.disk.unproven_for().is_none()
     }
 
+    /// Waits until the volume's limit admits a request.
     async fn wait_for_limit(&self, request_bytes: u64, trace: &LatencyTrace) {
         if self.0.limit_queue.is_limited() {
             self.0.limit_queue.wait(self.0.shard.seam(), request_bytes).await;
@@ -687,6 +691,7 @@ impl<S: Seam> Volume<S> {
         }
     }
 
+    /// Enters the gate, once this process is known to own the backing. Fails if another owner has taken it over.
     async fn enter(&self) -> Result<gate::RequestInProgress<'_>, RequestError> {
         loop {
             let inside = self.0.gate.enter().await?;
@@ -715,6 +720,7 @@ impl<S: Seam> Volume<S> {
         result
     }
 
+    /// Checks that a request is aligned, not empty, and inside the volume.
     fn check_range(&self, at: ByteOffset, len_bytes: u64) -> Result<(), RequestError> {
         let sector = SECTOR_BYTES as u64;
         let end = at.checked_plus(len_bytes).ok_or(RequestError::Invalid)?;
@@ -723,6 +729,7 @@ impl<S: Seam> Volume<S> {
         if fits { Ok(()) } else { Err(RequestError::Invalid) }
     }
 
+    /// Checks a request that changes the volume.
     fn check_write(&self, at: ByteOffset, len_bytes: u64) -> Result<(), RequestError> {
         if self.0.spec.read_only { Err(RequestError::ReadOnly) } else { self.check_range(at, len_bytes) }
     }
