@@ -6,8 +6,8 @@ use engine::backing::{BackingOp, Cause};
 use engine::policy::curve::{CurveStats, VolumeCurves};
 use engine::telemetry::LatencyStats;
 use engine::{
-    BackingCount, BucketCounts, DatastoreStats, Episode, FlashStats, LATENCY_BUCKETS, LatencyCounts, Limits,
-    DatastoreVolumeStats, Qos, QosStats, REPORTED_OCTAVES, VolumeProblem, VolumeStats, latency_bucket_end_ns,
+    BackingCount, BucketCounts, DatastoreStats, DatastoreVolumeStats, Episode, FlashStats, LATENCY_BUCKETS,
+    LatencyCounts, Limits, Qos, QosStats, REPORTED_OCTAVES, VolumeProblem, VolumeStats, latency_bucket_end_ns,
 };
 use messages::report::{
     AlertKind, BackingRequests, Bucket, Counts, CountsBelow, Curve, DatastoreReport, EpisodeReport, FlashUse,

@@ -5,7 +5,7 @@ use std::fmt;
 
 use seam::{DiskError, Nanos};
 
-use crate::backing::{Cause, BackingOp};
+use crate::backing::{BackingOp, Cause};
 use crate::histogram::{OctaveCounts, REPORTED_OCTAVES};
 use crate::telemetry::{LatencyStats, RequestLatency};
 
@@ -259,7 +259,7 @@ pub struct SourceBytes {
 
 impl SourceBytes {
     /// The sum of both.
-    fn with(self, other: SourceBytes) -> SourceBytes {
+    fn plus(self, other: SourceBytes) -> SourceBytes {
         SourceBytes {
             memory: self.memory + other.memory,
             prefetched: self.prefetched + other.prefetched,
@@ -366,7 +366,7 @@ impl Counters {
     }
 
     fn add_source_bytes(&self, bytes: SourceBytes) {
-        self.source_bytes.set(self.source_bytes.get().with(bytes));
+        self.source_bytes.set(self.source_bytes.get().plus(bytes));
     }
 
     /// Counts a write that was acknowledged without waiting.

@@ -690,8 +690,7 @@ impl Inner {
         }
         let active: Vec<&VolumeEntry> = self.volumes.values().filter(|entry| entry.is_active).collect();
         let used = |entry: &VolumeEntry| (entry.used_in_last_period + entry.used_in_period).0 as f64;
-        let (total_used, shares) =
-            (active.iter().map(|entry| used(entry)).sum::<f64>().max(1.0), self.active_shares());
+        let (total_used, shares) = (active.iter().map(|entry| used(entry)).sum::<f64>().max(1.0), self.active_shares());
         let excess = |entry: &VolumeEntry| used(entry) / total_used - self.entitled_ratio(entry, shares);
         let cause = active.iter().max_by(|a, b| excess(a).total_cmp(&excess(b)));
         let episode = Episode {

@@ -56,8 +56,12 @@ pub enum BackingOp {
 
 impl BackingOp {
     /// All kinds with their names in metrics.
-    pub const ALL: [(&'static str, BackingOp); 4] =
-        [("read", BackingOp::Read), ("write", BackingOp::Write), ("zero", BackingOp::Zero), ("flush", BackingOp::Flush)];
+    pub const ALL: [(&'static str, BackingOp); 4] = [
+        ("read", BackingOp::Read),
+        ("write", BackingOp::Write),
+        ("zero", BackingOp::Zero),
+        ("flush", BackingOp::Flush),
+    ];
 }
 
 /// Requests of one cause.

@@ -9,8 +9,8 @@ use pool::PoolDisk;
 use seam::model::ModelledDisk;
 use seam::{Seam, forward_to_variants};
 
-pub use datastore::{Datastore, DatastoreStats, Episode, IoSlot, DatastoreVolumeStats, ReservationError};
-pub use dispatch::{Cause, DestageConditions, Dispatch, BackingOp, Permit};
+pub use datastore::{Datastore, DatastoreStats, DatastoreVolumeStats, Episode, IoSlot, ReservationError};
+pub use dispatch::{BackingOp, Cause, DestageConditions, Dispatch, Permit};
 pub use group_disk::GroupDisk;
 pub use qos::Priority;
 

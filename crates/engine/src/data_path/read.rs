@@ -12,9 +12,9 @@ use crate::fill::reload::ReloadReason;
 use crate::fill::sibling_read::read_sibling_flash;
 use crate::flash_tier::counters::MissReason;
 use crate::memory::{BlockNo, MemoryCache, PageNo, Sectors};
-use crate::policy::Admit;
+use crate::policy::InsertKind;
 use crate::shard::fill_guard::FillGuard;
-use crate::shard::siblings::{SiblingCopy, SiblingSearch, SiblingUse};
+use crate::shard::siblings::{SiblingAllowance, SiblingCopy, SiblingSearch};
 use crate::shard::state::State;
 use crate::shard::write_wait::WriteWait;
 use crate::shard::{Shard, ShardRef, Span, blocks_of, spans};
@@ -108,8 +108,8 @@ impl<S: Seam> Shard<S> {
         let mut pieces: Vec<Option<Piece<S::Block>>> = Vec::new();
         pieces.resize_with(spans.len(), || None);
         let is_sequential = may_admit && self.record_stream_read(at, len_bytes);
-        let sibling_use = SiblingUse::default();
-        let mut read = ReadProgress { spans, pieces, may_admit, is_sequential, sibling_use, trace, sources };
+        let sibling_allowance = SiblingAllowance::default();
+        let mut read = ReadProgress { spans, pieces, may_admit, is_sequential, sibling_allowance, trace, sources };
         let mut is_first_pass = true;
         self.last_request_at.set(self.seam().now());
         loop {
@@ -125,7 +125,7 @@ impl<S: Seam> Shard<S> {
                 continue;
             };
             self.reload_spilled_runs(&mut read, plan.spilled_runs, &mut buffers).await?;
-            let kind = if is_sequential { Admit::Stream } else { Admit::Normal };
+            let kind = if is_sequential { InsertKind::Stream } else { InsertKind::Normal };
             let admit = (may_admit && self.admits_reads()).then_some(kind);
             self.read_sibling_runs(&mut read, plan.sibling_flash_runs, &mut buffers, admit).await;
             if !plan.missing_runs.is_empty() {
@@ -134,7 +134,7 @@ impl<S: Seam> Shard<S> {
                 self.join_fill(&mut read, self, &guard).await;
             } else if let Some((sibling, guard)) = plan.sibling_fill {
                 self.join_fill(&mut read, &sibling, &guard).await;
-                read.sibling_use.fills_left -= 1;
+                read.sibling_allowance.fills_left -= 1;
             } else if read.pieces.iter().all(Option::is_some) {
                 break;
             }
@@ -148,7 +148,7 @@ impl<S: Seam> Shard<S> {
     fn plan_pass(&self, read: &mut ReadProgress<'_, S>) -> (ReadPlan<S>, u64) {
         self.with_state(|state, memory| {
             let (spans, pieces) = (&read.spans, &mut read.pieces);
-            let plan = self.plan_read(state, memory, spans, pieces, read.sibling_use, read.may_admit);
+            let plan = self.plan_read(state, memory, spans, pieces, read.sibling_allowance, read.may_admit);
             let cached = spans.iter().zip(pieces).filter(|(_, piece)| piece.is_some()).map(|(span, _)| *span);
             let bytes = if plan.is_read_ahead { self.record_readahead_uses(memory, cached) } else { 0 };
             (plan, bytes)
@@ -201,14 +201,14 @@ impl<S: Seam> Shard<S> {
         read: &mut ReadProgress<'_, S>,
         runs: Vec<SiblingRun<S>>,
         buffers: &mut Vec<S::BlockMut>,
-        admit: Option<Admit>,
+        admit: Option<InsertKind>,
     ) {
         for (sibling, run) in runs {
             let run_buffers = buffers.split_off(buffers.len() - BlockNo::count(&run) as usize);
             let filled = read_sibling_flash(self, &sibling, run, run_buffers, admit).await;
             read.trace.record(Step::Flash, self.seam().now());
             let Some(filled) = filled else {
-                read.sibling_use.may_use_flash = false;
+                read.sibling_allowance.may_use_flash = false;
                 continue;
             };
             read.sources.flash_blocks += filled.blocks.len();
@@ -231,7 +231,7 @@ impl<S: Seam> Shard<S> {
         read: &mut ReadProgress<'_, S>,
         runs: Vec<Range<BlockNo>>,
         buffers: Vec<S::BlockMut>,
-        admit: Option<Admit>,
+        admit: Option<InsertKind>,
     ) -> Result<(), RequestError> {
         let filled = self.fill_all(runs, buffers, admit, &read.spans, &read.sources.pages_to_promote).await?;
         let is_all_flash = filled.iter().all(|filled| filled.flash_blocks == filled.blocks.len());
@@ -275,7 +275,7 @@ impl<S: Seam> Shard<S> {
             _ if !has_succeeded => counters.count_miss(MissReason::Failed),
             _ if sources.unreadable_blocks > 0 => counters.count_miss(MissReason::BadCopy),
             _ if sources.has_joined && sources.backing_blocks == 0 => counters.count_miss(MissReason::Joined),
-            _ if self.flash_tier.is_used() && !self.flash_tier.is_checked() => {
+            _ if self.flash_tier.has_flash_cache() && !self.flash_tier.is_checked() => {
                 counters.count_miss(MissReason::Unchecked)
             }
             ReadKind::Partial => counters.count_miss(MissReason::Partial),
@@ -319,7 +319,7 @@ impl<S: Seam> Shard<S> {
         zero.then(|| Piece::new(self.seam().zero_block(), span.offset_in_block, span.len_bytes))
     }
 
-    /// Takes the pieces that memory serves, and determines the sources of the others. `sibling_use`: copies of siblings
+    /// Takes the pieces that memory serves, and determines the sources of the others. `sibling_allowance`: copies of siblings
     /// that the request may use. `may_admit`: the request may admit blocks to memory.
     fn plan_read(
         &self,
@@ -327,7 +327,7 @@ impl<S: Seam> Shard<S> {
         memory: &mut MemoryCache<S>,
         spans: &[Span],
         pieces: &mut [Option<Piece<S::Block>>],
-        sibling_use: SiblingUse,
+        sibling_allowance: SiblingAllowance,
         may_admit: bool,
     ) -> ReadPlan<S> {
         let mut plan = ReadPlan::default();
@@ -346,7 +346,7 @@ impl<S: Seam> Shard<S> {
             let block = span.block;
             let is_spilled = state.log_tracker.is_spilled(block) && !self.has_sabotage(Sabotage::FillOverSpilled);
             if !is_spilled && memory.find(self.volume_number, block).is_none() {
-                match self.find_sibling_copy(memory, &mut search, sibling_use, block) {
+                match self.find_sibling_copy(memory, &mut search, sibling_allowance, block) {
                     Some(SiblingCopy::Memory(sibling, content)) => {
                         *piece = Some(Piece::new(content, span.offset_in_block, span.len_bytes));
                         plan.sibling_read_bytes += span.len_bytes as u64;
@@ -386,7 +386,7 @@ impl<S: Seam> Shard<S> {
         self: &ShardRef<S>,
         runs: Vec<Range<BlockNo>>,
         mut buffers: Vec<S::BlockMut>,
-        admit: Option<Admit>,
+        admit: Option<InsertKind>,
         spans: &[Span],
         pages_to_promote: &[PageNo],
     ) -> Result<Vec<FillResult<S>>, RequestError> {
@@ -476,11 +476,11 @@ impl<S: Seam> Shard<S> {
 
     /// Reads the absent ones of `blocks` into memory. Errors are dropped: a later client request reports them.
     pub async fn read_ahead(self: &ShardRef<S>, blocks: Range<BlockNo>) {
-        self.fill_absent(blocks, Admit::Stream, Cause::Readahead).await;
+        self.fill_absent(blocks, InsertKind::Stream, Cause::Readahead).await;
     }
 
     /// Like [`Shard::read_ahead`], for another cause.
-    pub async fn fill_absent(self: &ShardRef<S>, blocks: Range<BlockNo>, admit: Admit, cause: Cause) {
+    pub async fn fill_absent(self: &ShardRef<S>, blocks: Range<BlockNo>, admit: InsertKind, cause: Cause) {
         let mut next = blocks.start;
         while next < blocks.end && self.admits_reads() {
             let run = self.with_state(|state, memory| {
@@ -490,7 +490,7 @@ impl<S: Seam> Shard<S> {
                         && !state.zeroes.contains(block)
                         && !state.log_tracker.is_spilled(block)
                         && state.fill_guard_for(block, Sectors::ALL).is_none()
-                        && self.find_sibling_copy(memory, &mut search, SiblingUse::default(), block).is_none();
+                        && self.find_sibling_copy(memory, &mut search, SiblingAllowance::default(), block).is_none();
                     if is_absent {
                         self.register_as_sibling(&search);
                     }
@@ -564,7 +564,7 @@ struct ReadProgress<'a, S: Seam> {
     /// The read continues a sequential stream.
     is_sequential: bool,
     /// Copies of siblings that the read may use.
-    sibling_use: SiblingUse,
+    sibling_allowance: SiblingAllowance,
     trace: &'a LatencyTrace,
     sources: &'a mut ReadSources,
 }

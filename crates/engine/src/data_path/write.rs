@@ -7,7 +7,7 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Nanos, Seam};
 
 use crate::memory::{MemoryCache, Sectors};
-use crate::policy::Admit;
+use crate::policy::InsertKind;
 use crate::shard::state::State;
 use crate::shard::write_wait::WriteWait;
 use crate::shard::{Shard, ShardRef, Span, blocks_of, spans};
@@ -23,8 +23,8 @@ const IMMEDIATE_WRITE_BLOCKS_MAX: usize = 64;
 pub struct WriteMode {
     /// The block may stay in memory.
     pub may_stay: bool,
-    /// The write is acknowledged before it is on the backing.
-    pub has_acked_unwritten: bool,
+    /// The write is acknowledged before it is on the backing: memory alone then holds acknowledged data.
+    pub holds_acknowledged_data: bool,
     /// The write continues a stream that bypasses the flash log.
     pub bypasses_log: bool,
     /// Time of the write.
@@ -63,7 +63,7 @@ impl<S: Seam> Shard<S> {
         let bypasses_log = self.record_stream_write(at, len_bytes);
         let is_written = self.with_state(|state, memory| {
             let keep = self.keeps_writes();
-            let mode = WriteMode { may_stay: keep, has_acked_unwritten: true, bypasses_log, now };
+            let mode = WriteMode { may_stay: keep, holds_acknowledged_data: true, bypasses_log, now };
             memory.prefetch_run_entries(self.volume_number, blocks_of(at, len_bytes as u64));
             spans(at, len_bytes).all(|span| self.write_block(state, memory, &span, source, mode).is_some())
         });
@@ -101,7 +101,7 @@ impl<S: Seam> Shard<S> {
                 let keep = self.keeps_writes() && !flags.is_used_once;
                 self.reserve_space(&span).await?;
                 let now = self.seam().now();
-                let mode = WriteMode { may_stay: keep, has_acked_unwritten: wait.is_none(), bypasses_log, now };
+                let mode = WriteMode { may_stay: keep, holds_acknowledged_data: wait.is_none(), bypasses_log, now };
                 let is_written = self.with_state(|state, memory| {
                     self.write_block(state, memory, &span, source, mode)?;
                     if let Some(wait) = &wait {
@@ -221,10 +221,10 @@ impl<S: Seam> Shard<S> {
             }
         };
         write.copy_into::<S>(&mut data);
-        let id = memory.insert(self.volume_number, block, data.freeze(), present, Admit::Normal);
+        let id = memory.insert(self.volume_number, block, data.freeze(), present, InsertKind::Normal);
         let slot = memory.slot_mut(id);
         slot.is_transit = !mode.may_stay;
-        slot.has_acked_unwritten = mode.has_acked_unwritten || obligation.has_acked_unwritten;
+        slot.holds_acknowledged_data = mode.holds_acknowledged_data || obligation.holds_acknowledged_data;
         state.mark_dirty(memory, id, obligation.oldest_epoch(epoch), mode.now);
         memory.record_new_content(id, None);
     }
@@ -258,7 +258,7 @@ impl<S: Seam> Shard<S> {
         if self.mode.get() != CacheMode::Frozen {
             slot.is_transit = !mode.may_stay;
         }
-        slot.has_acked_unwritten |= mode.has_acked_unwritten;
+        slot.holds_acknowledged_data |= mode.holds_acknowledged_data;
         memory.touch(id);
         state.mark_dirty(memory, id, epoch, mode.now);
         if !self.has_sabotage(Sabotage::NoPersistenceTags) {

@@ -111,7 +111,7 @@ impl<S: Seam> Shard<S> {
         self.with_state(|state, memory| {
             let mode = WriteMode {
                 may_stay: self.keeps_writes(),
-                has_acked_unwritten: wait.is_none(),
+                holds_acknowledged_data: wait.is_none(),
                 bypasses_log: false,
                 now,
             };
@@ -141,7 +141,7 @@ impl<S: Seam> Shard<S> {
             state.invalidate_fills(blocks.clone(), Sectors::ALL);
             self.invalidate_flash(blocks.clone());
             state.log_tracker.record_range_change(blocks.clone(), RangeChange::Zeroed { may_unmap });
-            let mut obligation = FlushObligation { epoch: None, has_acked_unwritten: wait.is_none() };
+            let mut obligation = FlushObligation { epoch: None, holds_acknowledged_data: wait.is_none() };
             for page in PageNo::each(&PageNo::covering(&blocks)) {
                 let Some(slots) = memory.page_slots(self.volume_number, page) else { continue };
                 for (index, slot) in slots.into_iter().enumerate() {
@@ -158,14 +158,13 @@ impl<S: Seam> Shard<S> {
             obligation = obligation.merge(state.supersede_spilled(blocks.clone()).unwrap_or_default());
             obligation = obligation.merge(state.cut_zeroes(blocks.clone()).unwrap_or_default());
             let epoch = obligation.oldest_epoch(state.epochs.current());
-            let acked_unwritten = obligation.has_acked_unwritten;
             let range = ZeroRange {
                 end: blocks.end,
                 epoch,
                 state: ZeroState::Dirty,
                 dirty_since: now,
                 may_unmap,
-                has_acked_unwritten: acked_unwritten,
+                holds_acknowledged_data: obligation.holds_acknowledged_data,
             };
             let start = state.add_zeroes(blocks.start, range);
             if let Some(wait) = wait {

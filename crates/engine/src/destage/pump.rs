@@ -625,7 +625,8 @@ impl<S: Seam> Shard<S> {
         }
         // Near the limit a smaller part of the limit triggers a flush, so that writers get room in small steps.
         let divisor = if self.pressure_percent(state.not_clean_blocks()) >= 70 { 16 } else { 4 };
-        let has_many_unflushed = state.unflushed_completions() * divisor >= self.last_not_clean_limit_blocks().max(divisor)
+        let has_many_unflushed = state.unflushed_completions() * divisor
+            >= self.last_not_clean_limit_blocks().max(divisor)
             || state.written_ranges() * divisor >= DESTAGE_START_RANGES as u64;
         let bypass_max = self.stream_bypass_blocks_max();
         let has_many_bypassing = state.unflushed_completions() as usize > bypass_max / 2

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Disk, DiskError, Piece, Seam};
 
 use crate::ByteOffset;
-use crate::backing::{Cause, BackingOp, Permit, Priority};
+use crate::backing::{BackingOp, Cause, Permit, Priority};
 use crate::memory::{BlockNo, Sectors};
 use crate::shard::retry::is_backing_gone;
 use crate::shard::state::InFlightBlock;
@@ -147,7 +147,7 @@ impl<S: Seam> Shard<S> {
                     }
                 }
                 match (result, is_lost) {
-                    (Err(_), true) => state.write_waits.put(block, waits),
+                    (Err(_), true) => state.write_waits.reassign(block, waits),
                     _ => waits.iter().for_each(|wait| wait.finish_one(result.as_ref())),
                 }
             }
@@ -230,7 +230,7 @@ impl<S: Seam> Shard<S> {
         let mut next = job.blocks.start;
         while result.is_ok() && next < job.blocks.end {
             // Dirty regions are limited: a long range marks some at a time, and waits for a flush to free more.
-            let step_end = if self.flash_tier.is_used() {
+            let step_end = if self.flash_tier.has_flash_cache() {
                 next.align_down(MARKED_ZERO_BLOCKS_MAX).plus(MARKED_ZERO_BLOCKS_MAX)
             } else {
                 job.blocks.end
@@ -257,7 +257,7 @@ impl<S: Seam> Shard<S> {
         self.with_state(|state, _| {
             state.end_operation(job.operation_id);
             if lost {
-                state.await_zeroes(job.operation_id, job.blocks.clone(), &job.waits);
+                state.reassign_zero_waits(job.operation_id, job.blocks.clone(), &job.waits);
             }
             match &result {
                 Ok(()) => state.complete_zeroes(job.operation_id, job.blocks.clone()),

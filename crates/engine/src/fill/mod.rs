@@ -10,9 +10,9 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 
 use crate::ByteOffset;
-use crate::backing::{Cause, BackingOp, Priority};
+use crate::backing::{BackingOp, Cause, Priority};
 use crate::memory::{BlockNo, MemoryCache, Sectors};
-use crate::policy::Admit;
+use crate::policy::InsertKind;
 use crate::shard::fill_guard::FillGuard;
 use crate::shard::state::State;
 use crate::shard::{Shard, Span};
@@ -52,7 +52,7 @@ impl<S: Seam> Shard<S> {
     pub async fn fill(
         &self,
         blocks: Range<BlockNo>,
-        admit: Option<Admit>,
+        admit: Option<InsertKind>,
         cause: Cause,
     ) -> Result<FillResult<S>, DiskError> {
         // Readahead does not wait for buffers, because clients wait for theirs. Other fills allocate before they take
@@ -70,7 +70,7 @@ impl<S: Seam> Shard<S> {
         &self,
         blocks: Range<BlockNo>,
         buffers: Vec<S::BlockMut>,
-        admit: Option<Admit>,
+        admit: Option<InsertKind>,
         cause: Cause,
     ) -> Result<FillResult<S>, DiskError> {
         let guard = self.with_state(|state, memory| match self.has_sabotage(Sabotage::FillOverSpilled) {
@@ -193,7 +193,7 @@ impl<S: Seam> Shard<S> {
         guard: &FillGuard,
         block: BlockNo,
         data: &S::Block,
-        admit: Option<Admit>,
+        admit: Option<InsertKind>,
     ) -> Option<u32> {
         let invalidated =
             if self.has_sabotage(Sabotage::NoFillGuards) { Sectors::NONE } else { guard.invalidated(block) };

@@ -104,7 +104,7 @@ impl<S: Seam> FlashTier<S> {
     }
 
     /// True if there is a flash cache.
-    pub fn is_used(&self) -> bool {
+    pub fn has_flash_cache(&self) -> bool {
         self.pages.is_some()
     }
 

@@ -267,7 +267,7 @@ impl<S: Seam> Shard<S> {
             if self.log_chunk(chunk, remaining).await? == DurableScope::Volume {
                 break;
             }
-            self.state.borrow_mut().log_tracker.record_taken_until(end);
+            self.state.borrow_mut().log_tracker.advance_append_cursor(end);
         }
         Ok(())
     }

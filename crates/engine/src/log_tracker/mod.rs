@@ -77,7 +77,7 @@ pub struct LogTracker {
     /// The changes that a flush is making durable.
     taken_changes: Option<Rc<ChangeSet>>,
     /// The flush in progress has appended the taken blocks below this one.
-    taken_until: BlockNo,
+    append_cursor: BlockNo,
     /// Blocks whose records a recovery must ignore; `Some` only if memory outlives the process.
     outdated: Option<OutdatedRanges>,
     /// Maximum number of changed blocks that are recorded individually.
@@ -318,13 +318,13 @@ impl LogTracker {
         let remaining = self.stream_bypass.blocks().chain(left_out.iter().copied());
         self.changes.blocks = remaining.filter(|block| changed.blocks.remove(block)).collect();
         let changed = Rc::new(changed);
-        (self.taken_changes, self.taken_until) = (Some(Rc::clone(&changed)), BlockNo::ZERO);
+        (self.taken_changes, self.append_cursor) = (Some(Rc::clone(&changed)), BlockNo::ZERO);
         changed
     }
 
     /// Records that the flush in progress has appended all taken ranges, and the taken blocks below `end`.
-    pub fn record_taken_until(&mut self, end: BlockNo) {
-        self.taken_until = end;
+    pub fn advance_append_cursor(&mut self, end: BlockNo) {
+        self.append_cursor = end;
     }
 
     /// Ends the flush of the taken changes; if it failed, they count as changed again.
@@ -548,7 +548,8 @@ impl LogTracker {
     /// Records a flush of the backing that covers all completions below `covered`.
     pub fn record_backing_flush(&mut self, covered: CompletionNo) {
         for _ in 0..self.written_records.len() {
-            let (block, completion) = self.written_records.pop_front().expect("the queue has as many entries as counted");
+            let (block, completion) =
+                self.written_records.pop_front().expect("the queue has as many entries as counted");
             if completion >= covered {
                 self.written_records.push_back((block, completion));
                 continue;
@@ -627,7 +628,7 @@ impl LogTracker {
     /// True if the block has not changed since its record was made.
     fn is_unchanged(&self, block: BlockNo) -> bool {
         let is_changed = |changes: &ChangeSet| changes.overlaps(&block.single());
-        let is_pending = block >= self.taken_until && self.taken_changes.as_deref().is_some_and(is_changed);
+        let is_pending = block >= self.append_cursor && self.taken_changes.as_deref().is_some_and(is_changed);
         !is_changed(&self.changes) && !is_pending
     }
 
@@ -658,7 +659,7 @@ mod tests {
             tracker.begin_append(block, WritebackStage::Written(CompletionNo(1)));
             let contents = [(block.single(), RecordContent::Data)];
             tracker.record_appends(&contents, &[Position::from_words([1, 2, 3])]);
-            tracker.record_taken_until(BlockNo(appended_end));
+            tracker.advance_append_cursor(BlockNo(appended_end));
             if is_rewritten {
                 tracker.record_change(block);
             }

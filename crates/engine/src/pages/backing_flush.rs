@@ -3,7 +3,7 @@
 use flash::CompletionNo;
 use seam::{Disk, DiskError, Seam};
 
-use crate::backing::{Cause, BackingOp};
+use crate::backing::{BackingOp, Cause};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 

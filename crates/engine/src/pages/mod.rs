@@ -10,10 +10,10 @@
 //! A page on flash holds only content that the backing holds *durably*. Such content is a clean block of memory, or a
 //! block read from the backing under a fill guard while nothing there was unsettled.
 
+mod backing_flush;
 mod page_fill;
 mod pin;
 mod promote;
-mod backing_flush;
 
 use std::collections::BTreeSet;
 use std::ops::Range;

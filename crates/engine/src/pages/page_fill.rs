@@ -13,7 +13,7 @@ use seam::{DiskError, Seam};
 use crate::backing::Cause;
 use crate::fill::FillResult;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
-use crate::policy::Admit;
+use crate::policy::InsertKind;
 use crate::shard::fill_guard::FillGuard;
 use crate::shard::promoter::PageRead;
 use crate::shard::{Shard, ShardRef};
@@ -67,7 +67,7 @@ impl<S: Seam> Shard<S> {
         page: PageNo,
         run: Range<BlockNo>,
         mut buffers: Vec<S::BlockMut>,
-        admit: Option<Admit>,
+        admit: Option<InsertKind>,
     ) -> Result<FillResult<S>, DiskError> {
         let blocks = self.page_blocks(page);
         let is_inside = run.end <= blocks.end;

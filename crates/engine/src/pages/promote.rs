@@ -19,7 +19,7 @@ use crate::memory::{BlockNo, PageNo, Sectors};
 use crate::page_hash::page_hash;
 use crate::policy::promotion::Verdict;
 use crate::shard::core_state::CoreState;
-use crate::shard::promoter::{PageJob, PageRead, PageJobKind};
+use crate::shard::promoter::{PageJob, PageJobKind, PageRead};
 use crate::shard::{Shard, ShardRef};
 
 /// Limit of helper tasks: each writes one page at a time, and a device needs several requests in its queue for full
@@ -189,7 +189,9 @@ impl<S: Seam> Shard<S> {
         }
         if !promoter.is_running.replace(true) {
             self.seam().spawn(run_jobs(Rc::clone(&self.core), true));
-        } else if matches!(kind, PageJobKind::Promote | PageJobKind::Refresh) && promoter.helper_tasks.get() < HELPER_TASKS_MAX {
+        } else if matches!(kind, PageJobKind::Promote | PageJobKind::Refresh)
+            && promoter.helper_tasks.get() < HELPER_TASKS_MAX
+        {
             promoter.helper_tasks.set(promoter.helper_tasks.get() + 1);
             self.seam().spawn(run_jobs(Rc::clone(&self.core), false));
         }

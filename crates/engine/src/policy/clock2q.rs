@@ -14,7 +14,7 @@
 use super::history::History;
 use super::list::{LinkedList, Links};
 use super::return_filter::{Origin, ReturnFilter};
-use super::{Admit, Policy};
+use super::{InsertKind, Policy};
 
 /// Target length of probation in percent of the capacity.
 const PROBATION_PERCENT: usize = 5;
@@ -78,7 +78,16 @@ struct Entry {
 
 impl Entry {
     fn new(volume: u32, key: u64, queue: Queue, window_start: u32) -> Self {
-        Entry { key, volume, link_order: 0, window_start, entered_at_access: window_start, queue, hit_count: 0, origin: None }
+        Entry {
+            key,
+            volume,
+            link_order: 0,
+            window_start,
+            entered_at_access: window_start,
+            queue,
+            hit_count: 0,
+            origin: None,
+        }
     }
 }
 
@@ -198,7 +207,7 @@ impl Clock2Q {
 }
 
 impl Policy for Clock2Q {
-    fn insert(&mut self, volume: u32, slot: u32, key: u64, admit: Admit) {
+    fn insert(&mut self, volume: u32, slot: u32, key: u64, admit: InsertKind) {
         if self.queues.len() <= volume as usize {
             self.queues.resize(volume as usize + 1, Queues::EMPTY);
         }
@@ -207,14 +216,14 @@ impl Policy for Clock2Q {
         if self.entries.len() <= slot as usize {
             self.entries.resize(slot as usize + 1, Entry::new(0, 0, Queue::Probation, 0));
         }
-        let origin = if admit == Admit::Normal { self.origin_of_return(key) } else { None };
+        let origin = if admit == InsertKind::Normal { self.origin_of_return(key) } else { None };
         let (queue, window_start) = match admit {
-            Admit::Normal if origin.is_some() => (Queue::Main, self.accesses),
-            Admit::Normal => {
+            InsertKind::Normal if origin.is_some() => (Queue::Main, self.accesses),
+            InsertKind::Normal => {
                 self.insertions = self.insertions.wrapping_add(1);
                 (Queue::Probation, self.insertions)
             }
-            Admit::Stream => (Queue::Stream, self.insertions),
+            InsertKind::Stream => (Queue::Stream, self.insertions),
         };
         self.entries[slot as usize] = Entry { origin, ..Entry::new(volume, key, queue, window_start) };
         self.link(slot);
@@ -329,7 +338,7 @@ mod tests {
                 0,
                 slot,
                 super::super::super::memory::block_key(0, crate::memory::BlockNo(block)),
-                Admit::Normal,
+                InsertKind::Normal,
             );
             false
         }
@@ -363,7 +372,7 @@ mod tests {
     fn pinned_slot_is_never_a_victim() {
         let mut policy = Clock2Q::new(4);
         for slot in 0..4 {
-            policy.insert(0, slot, u64::from(slot) << 32, Admit::Normal);
+            policy.insert(0, slot, u64::from(slot) << 32, InsertKind::Normal);
         }
         policy.pin(0);
         policy.pin(3);

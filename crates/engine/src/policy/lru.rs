@@ -1,7 +1,7 @@
 //! Least recently used: the baseline for other policies. It supports one volume.
 
 use super::list::{LinkedList, Links};
-use super::{Admit, Policy};
+use super::{InsertKind, Policy};
 
 /// Least recently used.
 pub struct Lru {
@@ -17,7 +17,7 @@ impl Lru {
 }
 
 impl Policy for Lru {
-    fn insert(&mut self, _volume: u32, slot: u32, _key: u64, _admit: Admit) {
+    fn insert(&mut self, _volume: u32, slot: u32, _key: u64, _admit: InsertKind) {
         self.links.ensure_slot(slot);
         self.links.push_head(&mut self.list, slot);
     }

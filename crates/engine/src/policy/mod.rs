@@ -13,9 +13,9 @@ mod return_filter;
 pub use clock2q::Clock2Q;
 pub use lru::Lru;
 
-/// Kind of access that brought a block into the cache.
+/// Kind of access by which a block is inserted into the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admit {
+pub enum InsertKind {
     /// Requested by itself.
     Normal,
     /// Part of a sequential stream: evicted first, and not recorded in the ghost list.
@@ -26,7 +26,7 @@ pub enum Admit {
 /// `choose_victim` returns it. A pinned slot (dirty or in flight) is known and never a victim.
 pub trait Policy {
     /// A block of the volume with number `volume` now uses `slot`. Its address hashes to `key`.
-    fn insert(&mut self, volume: u32, slot: u32, key: u64, admit: Admit);
+    fn insert(&mut self, volume: u32, slot: u32, key: u64, admit: InsertKind);
 
     /// The block was used.
     fn record_hit(&mut self, slot: u32);

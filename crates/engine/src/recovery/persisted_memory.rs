@@ -70,7 +70,7 @@ impl<S: Seam> Shard<S> {
                 }
                 let mode = WriteMode {
                     may_stay: self.keeps_writes(),
-                    has_acked_unwritten: true,
+                    holds_acknowledged_data: true,
                     bypasses_log: false,
                     now: self.seam().now(),
                 };

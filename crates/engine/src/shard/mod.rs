@@ -1,6 +1,7 @@
 //! A volume's part on one core: its state, the transitions of its blocks, and its limits. The layers above work on it.
 
 pub mod core_state;
+pub mod dirty_blocks;
 pub mod epochs;
 pub mod failures;
 pub mod fill_guard;
@@ -10,7 +11,6 @@ pub mod kept_records;
 pub mod log_destage;
 pub mod lookup;
 pub mod memory_partition;
-pub mod dirty_blocks;
 pub mod partial_blocks;
 pub mod promoter;
 pub mod retire;

@@ -147,8 +147,9 @@ mod tests {
     #[test]
     fn promotions_precede_refreshes_and_have_their_own_queue() {
         let promoter = Promoter::<SimSeam>::new(&CoreSpec::default(), 64);
-        let push =
-            |page, kind| promoter.push(PageJob { shard: Weak::new(), page: PageNo(page), kind, page_read: None }).is_ok();
+        let push = |page, kind| {
+            promoter.push(PageJob { shard: Weak::new(), page: PageNo(page), kind, page_read: None }).is_ok()
+        };
         assert!((0..QUEUED_JOBS_MAX as u64).all(|page| push(page, PageJobKind::Refresh)));
         assert!(!push(5_000, PageJobKind::Refresh), "each queue is bounded");
         assert!(push(7_000, PageJobKind::Promote));

@@ -129,16 +129,16 @@ impl<S: Seam> Default for SiblingSearch<S> {
 
 /// Copies of siblings that a request may still use.
 #[derive(Clone, Copy)]
-pub struct SiblingUse {
+pub struct SiblingAllowance {
     /// Copies on flash: not after one could not be read.
     pub may_use_flash: bool,
     /// Number of fills that it may wait for.
     pub fills_left: u32,
 }
 
-impl Default for SiblingUse {
+impl Default for SiblingAllowance {
     fn default() -> Self {
-        SiblingUse { may_use_flash: true, fills_left: JOINED_FILLS_MAX }
+        SiblingAllowance { may_use_flash: true, fills_left: JOINED_FILLS_MAX }
     }
 }
 
@@ -148,7 +148,7 @@ impl<S: Seam> Shard<S> {
         &self,
         memory: &mut MemoryCache<S>,
         search: &mut SiblingSearch<S>,
-        allowed: SiblingUse,
+        allowed: SiblingAllowance,
         block: BlockNo,
     ) -> Option<SiblingCopy<S>> {
         let page = block.page().0;

@@ -10,11 +10,11 @@ use std::rc::Rc;
 use flash::{CompletionNo, Epoch, Position};
 use seam::{Nanos, Seam};
 
+use super::dirty_blocks::DirtyBlocks;
 use super::epochs::Epochs;
 use super::failures::Failures;
 use super::fill_guard::FillGuard;
 use super::flush_progress::{BackingFlushProgress, LogFlushProgress};
-use super::dirty_blocks::DirtyBlocks;
 use super::write_wait::{WriteWait, WriteWaits};
 use crate::flash_tier::destaged::DestagedBlocks;
 use crate::log_tracker::{LogTracker, RangeChange};
@@ -43,7 +43,7 @@ pub struct FlushObligation {
     pub epoch: Option<Epoch>,
     /// The content includes acknowledged data that has no other durable copy, or will include it when the write in
     /// flight completes.
-    pub has_acked_unwritten: bool,
+    pub holds_acknowledged_data: bool,
 }
 
 impl FlushObligation {
@@ -51,7 +51,7 @@ impl FlushObligation {
     pub fn merge(self, other: FlushObligation) -> FlushObligation {
         FlushObligation {
             epoch: [self.epoch, other.epoch].into_iter().flatten().min(),
-            has_acked_unwritten: self.has_acked_unwritten || other.has_acked_unwritten,
+            holds_acknowledged_data: self.holds_acknowledged_data || other.holds_acknowledged_data,
         }
     }
 
@@ -296,7 +296,7 @@ impl State {
         let Some(id) = memory.resolve(sent.slot) else { return };
         let slot = memory.slot_mut(id);
         slot.in_flight_epoch = None;
-        slot.has_acked_unwritten &= slot.dirty_epoch.is_some();
+        slot.holds_acknowledged_data &= slot.dirty_epoch.is_some();
         let epoch = slot.written.map_or(sent.epoch, |written| written.epoch.min(sent.epoch));
         self.written_blocks += u64::from(slot.written.is_none());
         slot.written = Some(UnflushedWrite { epoch, completion });
@@ -321,7 +321,7 @@ impl State {
     /// True if no content of a block in flight was ever acknowledged or written, so that the block may be dropped.
     pub fn may_abandon<S: Seam>(&self, memory: &MemoryCache<S>, sent: &InFlightBlock) -> bool {
         let slot = memory.resolve(sent.slot).map(|id| memory.slot(id));
-        slot.is_none_or(|slot| !slot.has_acked_unwritten && slot.written.is_none())
+        slot.is_none_or(|slot| !slot.holds_acknowledged_data && slot.written.is_none())
     }
 
     /// Drops a block in flight whose write failed and was never acknowledged, unless it was overwritten meanwhile.
@@ -347,7 +347,7 @@ impl State {
         let was_clean = slot.is_clean();
         let (dirty, in_flight, written) = (slot.dirty_epoch.take(), slot.in_flight_epoch.take(), slot.written.take());
         // Content in flight is acknowledged when its write completes, and the backing may lose it before its flush.
-        let acked_unwritten = slot.has_acked_unwritten || written.is_some() || in_flight.is_some();
+        let holds_acknowledged_data = slot.holds_acknowledged_data || written.is_some() || in_flight.is_some();
         if let Some(epoch) = dirty {
             self.epochs.remove(epoch);
             self.closed_dirty_blocks -= u64::from(self.epochs.is_closed(epoch));
@@ -360,7 +360,7 @@ impl State {
         memory.remove(id);
         // A write in flight keeps its count until its operation ends.
         let epoch = [dirty, in_flight, written.map(|written| written.epoch)].into_iter().flatten().min();
-        FlushObligation { epoch, has_acked_unwritten: acked_unwritten }
+        FlushObligation { epoch, holds_acknowledged_data }
     }
 
     /// Spills up to `count` dirty blocks whose newest content is durable in the flash log, the longest dirty first.
@@ -457,7 +457,7 @@ impl State {
                 state: ZeroState::Dirty,
                 dirty_since: now,
                 may_unmap,
-                has_acked_unwritten: true,
+                holds_acknowledged_data: true,
             },
         );
     }
@@ -487,7 +487,7 @@ impl State {
     /// Makes a reloaded block dirty as of `since`: its content has just come into memory.
     pub fn mark_reloaded<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32, since: Nanos) {
         self.epochs.remove(Epoch::OLDEST);
-        memory.slot_mut(id).has_acked_unwritten = true;
+        memory.slot_mut(id).holds_acknowledged_data = true;
         self.log_tracker.record_reload(memory.slot(id).block);
         self.mark_dirty(memory, id, Epoch::OLDEST, since);
     }
@@ -497,7 +497,7 @@ impl State {
     pub fn supersede_spilled(&mut self, blocks: Range<BlockNo>) -> Option<FlushObligation> {
         let count = self.log_tracker.supersede(blocks);
         (0..count).for_each(|_| self.epochs.remove(Epoch::OLDEST));
-        (count > 0).then_some(FlushObligation { epoch: Some(Epoch::OLDEST), has_acked_unwritten: true })
+        (count > 0).then_some(FlushObligation { epoch: Some(Epoch::OLDEST), holds_acknowledged_data: true })
     }
 
     /// Adds a dirty zero-range over blocks without slots and ranges, and merges it with equal neighbours. Returns the
@@ -524,7 +524,7 @@ impl State {
         self.failures.remove(left);
         self.failures.remove(right);
         let waits = self.write_waits.take_waits(right.single());
-        self.write_waits.put(left, waits);
+        self.write_waits.reassign(left, waits);
         Some(left)
     }
 
@@ -553,7 +553,7 @@ impl State {
             // the whole range.
             if cut_start < *start {
                 let moved = self.write_waits.take_waits(start.single());
-                self.write_waits.put(cut_start, moved);
+                self.write_waits.reassign(cut_start, moved);
             }
         }
         for (start, range) in &cut.remainders {
@@ -569,7 +569,7 @@ impl State {
         // As for a block: the backing may lose zeroes in flight or written after they were acknowledged.
         let obligation = |range: &ZeroRange| FlushObligation {
             epoch: Some(range.epoch),
-            has_acked_unwritten: range.has_acked_unwritten || range.state != ZeroState::Dirty,
+            holds_acknowledged_data: range.holds_acknowledged_data || range.state != ZeroState::Dirty,
         };
         cut.removed.iter().map(|(_, range)| obligation(range)).reduce(FlushObligation::merge)
     }
@@ -592,7 +592,7 @@ impl State {
         for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("a listed range exists");
             range.state = ZeroState::Written(UnflushedWrite { epoch: range.epoch, completion });
-            range.has_acked_unwritten = false;
+            range.holds_acknowledged_data = false;
             let epoch = range.epoch;
             self.epochs.remove(epoch);
             self.failures.remove(start);
@@ -604,18 +604,18 @@ impl State {
     /// Makes `waits` wait for the remaining ranges in `blocks` of operation `id`, which will be sent again. If no range
     /// remains, they wait for the content that replaced the first block. Waits whose ranges are partly replaced
     /// are marked as replaced.
-    pub fn await_zeroes(&mut self, id: u64, blocks: Range<BlockNo>, waits: &[Rc<WriteWait>]) {
+    pub fn reassign_zero_waits(&mut self, id: u64, blocks: Range<BlockNo>, waits: &[Rc<WriteWait>]) {
         if waits.is_empty() {
             return;
         }
         let remaining = self.zeroes.in_flight(blocks.clone(), id);
         let end = |start: &BlockNo| self.zeroes.find(*start).map_or(*start, |(_, range)| range.end);
         if remaining.iter().map(|start| end(start).since(*start)).sum::<u64>() < BlockNo::count(&blocks) {
-            waits.iter().for_each(|wait| wait.replace());
+            waits.iter().for_each(|wait| wait.mark_replaced());
         }
         let starts = if remaining.is_empty() { vec![blocks.start] } else { remaining };
         // Each wait already expects one completion.
-        self.write_waits.put(starts[0], waits.iter().cloned());
+        self.write_waits.reassign(starts[0], waits.iter().cloned());
         for start in &starts[1..] {
             waits.iter().for_each(|wait| self.write_waits.add(*start, wait));
         }
@@ -634,7 +634,7 @@ impl State {
     pub fn abandon_zeroes(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("a listed range exists");
-            if range.has_acked_unwritten {
+            if range.holds_acknowledged_data {
                 range.state = ZeroState::Dirty;
                 self.failures.add(start, now);
                 continue;
@@ -718,7 +718,7 @@ impl State {
                 WrittenUnit::Block(reference) => {
                     let Some(id) = memory.resolve(reference) else { continue };
                     let Some(written) = memory.slot_mut(id).written.take() else { continue };
-                    memory.slot_mut(id).has_acked_unwritten = true;
+                    memory.slot_mut(id).holds_acknowledged_data = true;
                     self.written_blocks -= 1;
                     self.redirty(memory, id, written.epoch, now);
                 }
@@ -726,7 +726,8 @@ impl State {
                     if let Some(range) = self.zeroes.get_mut(start)
                         && let ZeroState::Written(written) = range.state
                     {
-                        (range.state, range.epoch, range.has_acked_unwritten) = (ZeroState::Dirty, written.epoch, true);
+                        (range.state, range.epoch, range.holds_acknowledged_data) =
+                            (ZeroState::Dirty, written.epoch, true);
                         self.epochs.add(written.epoch);
                     }
                 }

@@ -17,7 +17,7 @@ use crate::admin::UNMARK_TIMEOUT;
 use crate::backing::{Cause, Dispatch, ReservationError};
 use crate::flash_tier::FlashTier;
 use crate::memory::{BlockNo, PREFETCHED_ENTRIES_MAX};
-use crate::policy::Admit;
+use crate::policy::InsertKind;
 use crate::policy::curve::VolumeCurves;
 use crate::shard::core_state::CoreState;
 use crate::shard::flush_progress::BackgroundFlushes;
@@ -390,7 +390,7 @@ impl<S: Seam> Volume<S> {
         self.check_range(at, len_bytes)?;
         let half_of_memory = (self.0.shard.seam().blocks_total() * BLOCK_BYTES / 2) as u64;
         let blocks = blocks_of(at, len_bytes.min(PREFETCH_BYTES_MAX).min(half_of_memory).max(1));
-        self.0.shard.fill_absent(blocks, Admit::Normal, Cause::Readahead).await;
+        self.0.shard.fill_absent(blocks, InsertKind::Normal, Cause::Readahead).await;
         Ok(())
     }
 
@@ -420,7 +420,7 @@ impl<S: Seam> Volume<S> {
 
     /// True if the volume was attached beside a flash cache.
     pub fn has_flash_cache(&self) -> bool {
-        self.0.shard.flash_tier.is_used()
+        self.0.shard.flash_tier.has_flash_cache()
     }
 
     /// True while a change of the policy or the mode is in progress.

@@ -24,7 +24,12 @@ pub struct LastUseBitmap {
 
 impl Default for LastUseBitmap {
     fn default() -> Self {
-        LastUseBitmap { words: vec![0; WORDS], word_counts: vec![0; WORDS], group_counts: [0; GROUPS], next_position: 0 }
+        LastUseBitmap {
+            words: vec![0; WORDS],
+            word_counts: vec![0; WORDS],
+            group_counts: [0; GROUPS],
+            next_position: 0,
+        }
     }
 }
 

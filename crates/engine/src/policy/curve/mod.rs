@@ -13,16 +13,16 @@
 //! Sampling a use costs some ten times as much as skipping it. So a load on few pages is sampled at one in eight until
 //! the curve is good, and then at lower rates, down to one use in [`SAMPLE_INTERVAL_MIN`].
 
-mod volume_curves;
 mod last_use_bitmap;
 mod reuse_histogram;
+mod volume_curves;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
-pub use volume_curves::{CurvePoint, CurveStats, Curves, VolumeCurves};
 use last_use_bitmap::LastUseBitmap;
 use reuse_histogram::{FRACTION_BITS, ReuseHistogram};
+pub use volume_curves::{CurvePoint, CurveStats, Curves, VolumeCurves};
 
 /// Maximum number of sampled pages: half of the table's buckets, so that the table never grows past that.
 const SAMPLED_PAGES_MAX: usize = 7_168;
@@ -222,7 +222,8 @@ impl Curve {
     /// Makes room in the full bitmap. Lowers the threshold if the sample is large and sampled too often.
     fn compact(&mut self) {
         let (uses_before, position) = self.rate_start;
-        let (uses, samples) = (self.window_histogram.total_uses - uses_before, self.last_uses.next_position() - position);
+        let (uses, samples) =
+            (self.window_histogram.total_uses - uses_before, self.last_uses.next_position() - position);
         if self.sampled_pages.len() > SAMPLES_TARGET && uses < SAMPLE_INTERVAL_MIN * u64::from(samples) {
             self.lower_threshold(self.hash_threshold / 2);
         }

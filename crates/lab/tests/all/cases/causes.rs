@@ -1,6 +1,6 @@
 //! Statistics of backing requests by operation and cause, and their latency without waits.
 
-use engine::backing::{Cause, BackingOp};
+use engine::backing::{BackingOp, Cause};
 use engine::{BackingCount, ByteOffset, Limits, WriteFlags};
 use lab::fixture::{Fixture, read, write};
 use seam::sim::{Latency, SimDiskSpec};
