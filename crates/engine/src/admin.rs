@@ -167,9 +167,9 @@ impl<S: Seam> Shard<S> {
         drop(within(self.seam().sleep(limit), self.mark_undestaged(false)).await);
     }
 
-    /// Before a stop, if several machines may own the backing: appends tombstones of all blocks, and removes the mark of
-    /// the backing. Does nothing if the log has the only copy of a block. After `limit` the records, or the mark, may
-    /// stay.
+    /// Before a stop, if several machines may own the backing: appends tombstones of all blocks, and removes the mark
+    /// of the backing. Does nothing if the log has the only copy of a block. After `limit` the records, or the mark,
+    /// may stay.
     pub async fn clear_log_and_mark_within(self: &ShardRef<S>, limit: Nanos) {
         if self.disk.lineage().is_none() || self.state.borrow().log_tracker.holds_segments() {
             return;
@@ -347,8 +347,8 @@ impl<S: Seam> Shard<S> {
         Ok(new_size)
     }
 
-    /// Changes the size of the volume, and of its backing if `resize_backing`. Drops all blocks from `drop_from` on. The
-    /// pages on flash are not read meanwhile.
+    /// Changes the size of the volume, and of its backing if `resize_backing`. Drops all blocks from `drop_from` on.
+    /// The pages on flash are not read meanwhile.
     async fn change_size(
         &self,
         new_size: u64,
@@ -385,8 +385,8 @@ impl<S: Seam> Shard<S> {
             .await;
     }
 
-    /// Drops every block that reaches past `size`, dirty or not. Requests that wait for such a block are finished:
-    /// the operator ordered the drop.
+    /// Drops every block that reaches past `size`, dirty or not. Requests that wait for such a block are finished: the
+    /// operator ordered the drop.
     fn drop_past(&self, size: u64) {
         let first = BlockNo(size / BLOCK_BYTES as u64);
         let first_past_end = BlockNo(size.div_ceil(BLOCK_BYTES as u64));

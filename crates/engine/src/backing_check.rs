@@ -2,10 +2,10 @@
 //! backing before they serve reads.
 //!
 //! Two samples are compared. One is the ring of recent writes: the blocks destaged last, up to 256, by their checksums.
-//! The other is at least 1,200 blocks (`CoreSpec::flash_check_blocks`), spread evenly over the cached pages. If a part *p* of the
-//! cached blocks has changed at random places, the check misses the change with probability (1 - *p*)^1200. For 1 %
-//! that is once in 170,000 times, for 0.1 % three times in ten. A changed run of cached pages is always found if it is
-//! longer than a 1200th of all cached pages, the distance between two compared pages.
+//! The other is at least 1,200 blocks (`CoreSpec::flash_check_blocks`), spread evenly over the cached pages. If a part
+//! *p* of the cached blocks has changed at random places, the check misses the change with probability (1 - *p*)^1200.
+//! For 1 % that is once in 170,000 times, for 0.1 % three times in ten. A changed run of cached pages is always found
+//! if it is longer than a 1200th of all cached pages, the distance between two compared pages.
 //!
 //! Entries of the ring are *unproven* if their region was dirty at a crash, and are dropped if the backing has changed.
 //! Their blocks are read from the backing and entered again with their present content, so that the next start can
@@ -188,8 +188,8 @@ impl<S: Seam> Shard<S> {
         proven.chain(pages.unproven_writes()).collect()
     }
 
-    /// Adds to the ring each of `blocks` without a proven entry, with the checksum of the backing's present
-    /// content. Returns false if the backing cannot be flushed now.
+    /// Adds to the ring each of `blocks` without a proven entry, with the checksum of the backing's present content.
+    /// Returns false if the backing cannot be flushed now.
     async fn restore_recent_writes(self: &ShardRef<S>, blocks: &BTreeSet<BlockNo>) -> bool {
         let Some(pages) = self.flash_tier.pages.clone() else { return true };
         let present: BTreeSet<BlockNo> = pages.recent_writes().into_iter().map(|(block, _)| block).collect();

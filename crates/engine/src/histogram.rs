@@ -17,8 +17,8 @@ const OCTAVES: usize = 40;
 const BUCKETS: usize = BUCKETS_PER_OCTAVE * OCTAVES;
 
 /// Upper bounds of the buckets in which latencies of requests to backings are reported, in powers of two of a
-/// nanosecond: 16 us, 66 us, 262 us, 1.05 ms, each octave to 34 ms, 134 ms and 1.07 s. They are whole octaves, so
-/// that the reported counts are exact.
+/// nanosecond: 16 us, 66 us, 262 us, 1.05 ms, each octave to 34 ms, 134 ms and 1.07 s. They are whole octaves, so that
+/// the reported counts are exact.
 pub const REPORTED_OCTAVES: [u32; 11] = [14, 16, 18, 20, 21, 22, 23, 24, 25, 27, 30];
 
 /// The first [latency bucket](LATENCY_BUCKETS) ends at 2 to this power of a nanosecond: 16.4 us.
@@ -28,8 +28,8 @@ const LAST_START_OCTAVE: usize = 35;
 /// Bucket of a [`Histogram`] that ends where the first latency bucket does.
 const FIRST_FINE_BUCKET: usize = FIRST_END_OCTAVE * BUCKETS_PER_OCTAVE - 1;
 
-/// Number of latency buckets, in which the latencies of client requests are counted, reported and stored: one below 16.4
-/// us, eight an octave up to 34.4 s, and one above.
+/// Number of latency buckets, in which the latencies of client requests are counted, reported and stored: one below
+/// 16.4 us, eight an octave up to 34.4 s, and one above.
 pub const LATENCY_BUCKETS: usize = (LAST_START_OCTAVE - FIRST_END_OCTAVE) * BUCKETS_PER_OCTAVE + 2;
 
 /// Upper end of a latency bucket in nanoseconds, which latencies of the bucket do not reach; `None` for the last one.

@@ -21,8 +21,8 @@ pub enum WritePolicy {
     WriteAround,
     /// No block is cached.
     None,
-    /// Writes and flushes are acknowledged from memory; a write is durable after at most [`VolumeSpec::deferral_age`]. Never a
-    /// default.
+    /// Writes and flushes are acknowledged from memory; a write is durable after at most [`VolumeSpec::deferral_age`].
+    /// Never a default.
     WriteBackVolatile,
 }
 

@@ -121,8 +121,8 @@ impl Dispatch {
     /// miss would find the queue full of destage if only reads in quick succession counted.
     pub const READ_EXPECTED_FOR: Nanos = Nanos::from_secs(10);
 
-    /// Destage's limit in percent of the queue depth while clients read and no client waits for destage; `pressure_percent` is
-    /// the dirty data in percent of its bound.
+    /// Destage's limit in percent of the queue depth while clients read and no client waits for destage;
+    /// `pressure_percent` is the dirty data in percent of its bound.
     pub fn destage_percent(pressure_percent: u64) -> u64 {
         let next = DESTAGE_LIMIT_PERCENTS.iter().position(|(bound, _)| pressure_percent < *bound);
         let Some(next) = next else { return 100 };

@@ -319,8 +319,8 @@ impl<S: Seam> Shard<S> {
         zero.then(|| Piece::new(self.seam().zero_block(), span.offset_in_block, span.len_bytes))
     }
 
-    /// Takes the pieces that memory serves, and determines the sources of the others. `sibling_allowance`: copies of siblings
-    /// that the request may use. `may_admit`: the request may admit blocks to memory.
+    /// Takes the pieces that memory serves, and determines the sources of the others. `sibling_allowance`: copies of
+    /// siblings that the request may use. `may_admit`: the request may admit blocks to memory.
     fn plan_read(
         &self,
         state: &State,

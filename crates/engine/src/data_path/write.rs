@@ -129,8 +129,8 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    /// Reserves the space of a write on the backing: acknowledged data always has its place there. Without a wait
-    /// from the end of this call on, the space stays reserved until the write is in memory.
+    /// Reserves the space of a write on the backing: acknowledged data always has its place there. Without a wait from
+    /// the end of this call on, the space stays reserved until the write is in memory.
     pub(super) async fn reserve_space(&self, span: &Span) -> Result<(), RequestError> {
         let (at, len) = (ByteOffset::of(span.block), BLOCK_BYTES as u64);
         let len = len.min(self.size_bytes.get().saturating_sub(at.0));

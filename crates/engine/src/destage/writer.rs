@@ -116,8 +116,8 @@ impl<S: Seam> Shard<S> {
         self.count_backing_error(job.waits.iter().any(|waits| !waits.is_empty()), is_retry);
     }
 
-    /// Updates the states of a run's blocks after its write, and answers the requests that wait for them. `is_lost`: the
-    /// backing reconnected meanwhile, so that the requests go on waiting.
+    /// Updates the states of a run's blocks after its write, and answers the requests that wait for them. `is_lost`:
+    /// the backing reconnected meanwhile, so that the requests go on waiting.
     fn finish_write(&self, job: WriteJob<S::Block>, results: &[Result<(), DiskError>], is_lost: bool) {
         let now = self.seam().now();
         let deferred = self.policy.get().defers_writes();

@@ -184,8 +184,8 @@ impl<S: Seam> Shard<S> {
         Ok(FillResult { first_block: block, blocks, flash_blocks: 0, unreadable_blocks: 0, slot_wait: waited, guard })
     }
 
-    /// Installs a block that was read under `guard` in memory, as far as it is still valid. Returns the slot of a
-    /// block that had none.
+    /// Installs a block that was read under `guard` in memory, as far as it is still valid. Returns the slot of a block
+    /// that had none.
     pub fn install(
         &self,
         state: &State,

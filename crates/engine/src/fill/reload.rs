@@ -86,8 +86,8 @@ impl<S: Seam> Shard<S> {
         result
     }
 
-    /// Reloads the spilled ones of these blocks, for destage. A block that a client reads or changes meanwhile,
-    /// that is unreadable, or whose last write failed, is left out.
+    /// Reloads the spilled ones of these blocks, for destage. A block that a client reads or changes meanwhile, that is
+    /// unreadable, or whose last write failed, is left out.
     pub async fn reload_blocks(self: &ShardRef<S>, blocks: &[BlockNo]) {
         let Some(store) = self.core.log() else { return };
         let (mut requests, mut guards) = (Vec::new(), Vec::new());

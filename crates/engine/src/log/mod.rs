@@ -185,8 +185,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Drains the log of this volume: destages the whole volume and appends tombstones, so that a recovery finds none of
-    /// its records.
+    /// Drains the log of this volume: destages the whole volume and appends tombstones, so that a recovery finds none
+    /// of its records.
     pub async fn drain_log(self: &ShardRef<S>) -> Result<(), RequestError> {
         self.flush_all().await?;
         self.append_tombstones_from(BlockNo::ZERO).await

@@ -54,8 +54,8 @@ impl ZeroRecords {
         self.parts.insert(blocks.start, RecordPart { end: blocks.end, record });
     }
 
-    /// Takes `blocks` from all records, because a newer record holds them. Adds the positions of records without
-    /// blocks to `retired`.
+    /// Takes `blocks` from all records, because a newer record holds them. Adds the positions of records without blocks
+    /// to `retired`.
     pub fn cut(&mut self, blocks: &Range<BlockNo>, retired: &mut Vec<Position>) {
         while let Some((start, part)) = self.parts.range(..blocks.end).next_back().map(|(start, part)| (*start, *part))
             && part.end > blocks.start

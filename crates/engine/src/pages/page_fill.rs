@@ -1,5 +1,5 @@
-//! Page fill: a miss that promotes its page to flash reads the whole page, in one request to the backing instead
-//! of two.
+//! Page fill: a miss that promotes its page to flash reads the whole page, in one request to the backing instead of
+//! two.
 //!
 //! While clients keep the backing busy, promotion may not read from it. Without page fills a page would therefore grow
 //! by a few blocks with each miss. For a disk, 64 KiB cost hardly more than 4 KiB. For a backing short of bandwidth

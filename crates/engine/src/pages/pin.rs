@@ -1,6 +1,6 @@
 //! Pins: pages that stay on flash regardless of use. A background task copies them to flash, and again after a client
-//! has changed them. The task ends when all are complete on flash, so that an idle volume has no timer. The store exempts
-//! pinned pages from eviction.
+//! has changed them. The task ends when all are complete on flash, so that an idle volume has no timer. The store
+//! exempts pinned pages from eviction.
 
 use std::rc::{Rc, Weak};
 

@@ -164,8 +164,8 @@ impl Clock2Q {
         tails.max_by_key(|slot| self.links_made.wrapping_sub(self.entries[*slot as usize].link_order))
     }
 
-    /// True if the next victim is in probation: the probation part of `volumes` exceeds its target, scaled to their part
-    /// of all blocks.
+    /// True if the next victim is in probation: the probation part of `volumes` exceeds its target, scaled to their
+    /// part of all blocks.
     fn is_probation_long(&self, volumes: &[u32]) -> bool {
         let (mut probation, mut main) = (0, 0);
         for queues in volumes.iter().filter_map(|volume| self.queues.get(*volume as usize)) {

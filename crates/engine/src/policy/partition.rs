@@ -2,8 +2,8 @@
 //! most hits per second for it.
 //!
 //! The algorithm is greedy by marginal gain, which is optimal only for concave hit curves. So each curve is replaced by
-//! its upper concave hull. A volume that gains nothing until its loop fits gets all of the loop or nothing.
-//! (Talus does the same for one cache: Beckmann and Sanchez, HPCA 2015.)
+//! its upper concave hull. A volume that gains nothing until its loop fits gets all of the loop or nothing. (Talus does
+//! the same for one cache: Beckmann and Sanchez, HPCA 2015.)
 
 /// A volume's demand for memory: its bounds and its gain by size.
 #[derive(Clone, Debug, Default)]
@@ -64,8 +64,7 @@ fn slope(from: (u64, f64), to: (u64, f64)) -> f64 {
 }
 
 /// Partitions `blocks` among the demands; returns the blocks of each. Each volume gets at least its minimum, as far as
-/// all minimums fit, and never more than its maximum. Blocks that add no hits to any volume are divided
-/// equally.
+/// all minimums fit, and never more than its maximum. Blocks that add no hits to any volume are divided equally.
 pub fn partition(blocks: u64, demands: &[VolumeDemand]) -> Vec<u64> {
     let mut remaining = blocks;
     // Assigns up to `wanted` more blocks to a volume, and returns the blocks that remain.

@@ -107,8 +107,8 @@ impl PromotionCondition {
 
 /// Decides which pages are promoted, from the uses of pages that are not on flash.
 pub trait Admission {
-    /// Records a use of the page whose address hashes to `key` (all 64 bits well mixed). A page that is to
-    /// be promoted is forgotten.
+    /// Records a use of the page whose address hashes to `key` (all 64 bits well mixed). A page that is to be promoted
+    /// is forgotten.
     fn record_use(&mut self, key: u64) -> Verdict;
 
     /// Records a use that needs no content: it counts as a first use, but never promotes.

@@ -326,8 +326,8 @@ impl<S: Seam> CoreState<S> {
         }
     }
 
-    /// Waits for `count` buffers at once, so that no two callers hold some and wait for each other. Without
-    /// `may_wait` it returns `None` instead of waiting.
+    /// Waits for `count` buffers at once, so that no two callers hold some and wait for each other. Without `may_wait`
+    /// it returns `None` instead of waiting.
     pub async fn alloc_all(self: &Rc<Self>, count: usize, may_wait: bool) -> Option<Vec<S::BlockMut>> {
         self.repartition_memory_if_due();
         loop {

@@ -1,7 +1,7 @@
 //! States of a shard's blocks and ranges, and all their transitions.
 //!
-//! Only this file changes `dirty_epoch`, `in_flight_epoch` and `written` of a slot. Each transition keeps the slot, the epochs'
-//! counts, the address order and the policy's pins consistent.
+//! Only this file changes `dirty_epoch`, `in_flight_epoch` and `written` of a slot. Each transition keeps the slot, the
+//! epochs' counts, the address order and the policy's pins consistent.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -417,8 +417,8 @@ impl State {
         self.log_tracker.spill(block);
     }
 
-    /// Installs the log records of a recovery, in their order, before the volume is served: they become spilled
-    /// blocks. An invalid record lies past a moved end or is outdated; the next flush appends a tombstone for it.
+    /// Installs the log records of a recovery, in their order, before the volume is served: they become spilled blocks.
+    /// An invalid record lies past a moved end or is outdated; the next flush appends a tombstone for it.
     pub fn install_records(
         &mut self,
         records: impl Iterator<Item = (BlockNo, Position)>,
@@ -513,8 +513,8 @@ impl State {
         start
     }
 
-    /// Merges the range that starts at `right` into the one before it, if they may be merged. Returns the first block of
-    /// the merged range.
+    /// Merges the range that starts at `right` into the one before it, if they may be merged. Returns the first block
+    /// of the merged range.
     fn merge_with_left(&mut self, right: BlockNo) -> Option<BlockNo> {
         let left = self.zeroes.mergeable_predecessor(right)?;
         let (_, range) = self.zeroes.find(right).expect("a range that may be merged");
@@ -602,8 +602,8 @@ impl State {
     }
 
     /// Makes `waits` wait for the remaining ranges in `blocks` of operation `id`, which will be sent again. If no range
-    /// remains, they wait for the content that replaced the first block. Waits whose ranges are partly replaced
-    /// are marked as replaced.
+    /// remains, they wait for the content that replaced the first block. Waits whose ranges are partly replaced are
+    /// marked as replaced.
     pub fn reassign_zero_waits(&mut self, id: u64, blocks: Range<BlockNo>, waits: &[Rc<WriteWait>]) {
         if waits.is_empty() {
             return;

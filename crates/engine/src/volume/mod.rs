@@ -433,8 +433,8 @@ impl<S: Seam> Volume<S> {
         self.0.qos.get()
     }
 
-    /// Changes limits, shares and reservation, for waiting requests as well. Refuses a reservation that the datastore has not proven able to
-    /// serve.
+    /// Changes limits, shares and reservation, for waiting requests as well. Refuses a reservation that the datastore
+    /// has not proven able to serve.
     pub fn set_qos(&self, qos: Qos) -> Result<(), ReservationError> {
         let shard = &self.0.shard;
         if let Some(datastore) = shard.datastore.borrow().as_ref()

@@ -13,8 +13,8 @@ const WORDS: usize = GROUP_WORDS * GROUPS;
 /// Number of positions: when all have been used, the bitmap has to be compacted.
 pub const POSITIONS: usize = WORDS * WORD_POSITIONS;
 
-/// The bitmap. Invariant: `word_counts` holds the number of set bits of each word, `group_counts` that of each group. No
-/// bit is set at or past `next_position`.
+/// The bitmap. Invariant: `word_counts` holds the number of set bits of each word, `group_counts` that of each group.
+/// No bit is set at or past `next_position`.
 pub struct LastUseBitmap {
     words: Vec<u64>,
     word_counts: Vec<u8>,
@@ -79,8 +79,8 @@ impl LastUseBitmap {
         u64::from(same_word + words.sum::<u32>() + groups.sum::<u32>())
     }
 
-    /// Compacts the bitmap: moves all marks to the beginning, in their order. Returns a function from an old
-    /// position to its new one.
+    /// Compacts the bitmap: moves all marks to the beginning, in their order. Returns a function from an old position
+    /// to its new one.
     pub fn compact(&mut self) -> impl Fn(u32) -> u32 + use<> {
         let (mut before, mut sum) = ([0_u32; WORDS], 0);
         for (before, count) in before.iter_mut().zip(&self.word_counts) {

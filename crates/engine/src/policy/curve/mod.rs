@@ -191,8 +191,7 @@ impl Curve {
         self.drop_samples(|page, threshold, _| page.key >= threshold);
     }
 
-    /// Drops the sampled pages that `is_dropped` selects. It gets the page, the threshold and
-    /// `drop_before_position`.
+    /// Drops the sampled pages that `is_dropped` selects. It gets the page, the threshold and `drop_before_position`.
     fn drop_samples(&mut self, is_dropped: impl Fn(&SampledPage, u64, u32) -> bool) {
         let (last_uses, threshold, drop_before) = (&mut self.last_uses, self.hash_threshold, self.drop_before_position);
         self.sampled_pages.retain(|page| {
