@@ -103,7 +103,7 @@ async fn run_commands(seam: &SimSeam, mut input: &[u8]) {
         let lun = if uses_other_lun { [0, *sizes, 0, 0, 0, 0, 0, 0] } else { [0; 8] };
         let command = Command { lun, cdb: &cdb, expected, cancel: &cancel };
         let nexus = &nexuses[initiator];
-        target.read_now(nexus, &command, &mut Vec::new());
+        target.try_read(nexus, &command, &mut Vec::new());
         target.execute(nexus, command, &mut RepeatedInput(repeated.iter().cycle()), &mut Sink::default()).await;
     }
     // A restarted daemon must be able to read the record.

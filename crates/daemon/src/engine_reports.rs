@@ -2,12 +2,12 @@
 //!
 //! The conversions live here because the messages depend on no crate of the data path.
 
-use engine::backing::{Cause, Op};
+use engine::backing::{BackingOp, Cause};
 use engine::policy::curve::{CurveStats, VolumeCurves};
 use engine::telemetry::LatencyStats;
 use engine::{
-    BackingCount, BucketCounts, DatastoreStats, Episode, FlashStats, LATENCY_BUCKETS, LatencyCounts, Limits,
-    MemberStats, Qos, QosStats, REPORTED_OCTAVES, VolumeProblem, VolumeStats, latency_bucket_end_ns,
+    BackingCount, BucketCounts, DatastoreStats, DatastoreVolumeStats, Episode, FlashStats, LATENCY_BUCKETS,
+    LatencyCounts, Limits, Qos, QosStats, REPORTED_OCTAVES, VolumeProblem, VolumeStats, latency_bucket_end_ns,
 };
 use messages::report::{
     AlertKind, BackingRequests, Bucket, Counts, CountsBelow, Curve, DatastoreReport, EpisodeReport, FlashUse,
@@ -70,7 +70,7 @@ fn flash_use(stats: FlashStats, log_index_bytes: u64) -> FlashUse {
         pages: stats.page_count,
         cached_bytes: stats.cached_bytes,
         pinned_pages: stats.pinned_pages,
-        pinned_whole_pages: stats.pinned_whole_pages,
+        pinned_whole_pages: stats.complete_pinned_pages,
         pin_waits: stats.pin_wait_reason.unwrap_or_default().to_owned(),
         min: String::new(),
         max: String::new(),
@@ -80,8 +80,8 @@ fn flash_use(stats: FlashStats, log_index_bytes: u64) -> FlashUse {
         bad_blocks: stats.bad_blocks,
         promoted_bytes: stats.promoted_bytes,
         logged_bytes: stats.logged_bytes,
-        not_hit: named(stats.not_hit),
-        not_promoted: named(stats.not_promoted),
+        not_hit: named(stats.miss_reasons),
+        not_promoted: named(stats.rejection_reasons),
     }
 }
 
@@ -116,7 +116,7 @@ fn counts(counts: LatencyCounts) -> Counts {
 }
 
 fn backing_requests(count: BackingCount) -> BackingRequests {
-    let op = Op::ALL.iter().find(|(_, op)| *op == count.op).map_or("", |(name, _)| name);
+    let op = BackingOp::ALL.iter().find(|(_, op)| *op == count.op).map_or("", |(name, _)| name);
     let cause = Cause::ALL.iter().find(|(_, cause)| *cause == count.cause).map_or("", |(name, _)| name);
     BackingRequests {
         op: op.to_owned(),
@@ -165,12 +165,12 @@ pub fn datastore(stats: DatastoreStats, is_flash: bool, epoch_ms: u64) -> Datast
         peak_accesses_per_second: stats.measured_accesses_per_second,
         window: stats.window_accesses,
         outstanding: stats.outstanding_accesses,
-        members: stats.members.into_iter().map(member).collect(),
+        members: stats.volumes.into_iter().map(member).collect(),
         episodes: stats.recent_episodes.into_iter().map(|recent| episode(recent, epoch_ms)).collect(),
     }
 }
 
-fn member(stats: MemberStats) -> MemberReport {
+fn member(stats: DatastoreVolumeStats) -> MemberReport {
     MemberReport {
         volume: stats.volume,
         shares: stats.shares,
@@ -200,9 +200,9 @@ pub fn miss_ratio_curve(curves: &VolumeCurves, observed_ms: u64) -> MissRatioCur
 }
 
 fn curve(stats: &CurveStats) -> Curve {
-    let CurveStats { unit_bytes, accesses, working_set_bytes, ref points } = *stats;
+    let CurveStats { unit_bytes, uses, working_set_bytes, ref points } = *stats;
     let points = points.iter().map(|point| Point { size_bytes: point.size_bytes, miss_ratio: point.miss_ratio });
-    Curve { unit_bytes, accesses, working_set_bytes, points: points.collect() }
+    Curve { unit_bytes, accesses: uses, working_set_bytes, points: points.collect() }
 }
 
 #[cfg(test)]

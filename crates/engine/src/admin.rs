@@ -35,7 +35,7 @@ const DESTAGE_STOP_TIMEOUT: Nanos = Nanos::from_millis(500);
 /// after which a stop counts a backing as hung.
 pub const UNMARK_TIMEOUT: Nanos = Nanos::from_secs(5);
 
-/// A change of the policy or the mode in progress.
+/// Guard of a change of the policy or the mode: a further change waits until it is dropped.
 struct ChangeGuard<'a, S: Seam> {
     shard: &'a Shard<S>,
 }
@@ -54,10 +54,10 @@ impl<S: Seam> Shard<S> {
     pub async fn stop_destage_with_timeout(self: &ShardRef<S>) {
         self.is_destage_held.set(true);
         let shard = Rc::clone(self);
-        let examine = async move |is_over: Rc<Cell<bool>>| {
+        let stop_destage = async move |is_over: Rc<Cell<bool>>| {
             shard.progress.wait_for(|| shard.state.borrow().operations.is_empty().then_some(())).await;
             if !shard.flash_tier.is_checked() && shard.flush_backing().await.is_durable() {
-                shard.verify_ring().await;
+                shard.verify_recent_writes().await;
             }
             shard.destage_evidence(&is_over).await;
             // The next start detects a failed flush, as after a crash.
@@ -65,7 +65,7 @@ impl<S: Seam> Shard<S> {
                 shard.record_unknown_blocks().await;
             }
         };
-        self.run_within(DESTAGE_STOP_TIMEOUT, examine).await;
+        self.run_within(DESTAGE_STOP_TIMEOUT, stop_destage).await;
     }
 
     /// True if the dirty data consists of zeroes alone, and nothing would prove the backing at the next start: an older
@@ -78,15 +78,15 @@ impl<S: Seam> Shard<S> {
         has_only_zeroes && self.lacks_evidence()
     }
 
-    /// Leaves the log, for at most `limit`. After an error or a time-out the records stay in it.
-    pub async fn leave_log_within(self: &ShardRef<S>, limit: Nanos) {
+    /// Drains the log ([`Shard::drain_log`]) for at most `limit`. After an error or a time-out the records stay in it.
+    pub async fn drain_log_within(self: &ShardRef<S>, limit: Nanos) {
         let shard = Rc::clone(self);
-        self.run_within(limit, async move |_| drop(shard.leave_log().await)).await;
+        self.run_within(limit, async move |_| drop(shard.drain_log().await)).await;
     }
 
-    /// Leaves the log while requests wait. Returns `None` if the destage takes longer than `limit`: it goes on, but
+    /// Drains the log while requests wait. Returns `None` if the destage takes longer than `limit`: it goes on, but
     /// appends no tombstones, because requests may have written to the volume by its end.
-    pub async fn leave_log_if_destaged_within(self: &ShardRef<S>, limit: Nanos) -> Option<Result<(), RequestError>> {
+    pub async fn drain_log_if_destaged_within(self: &ShardRef<S>, limit: Nanos) -> Option<Result<(), RequestError>> {
         let (shard, result) = (Rc::clone(self), Rc::new(Cell::new(None)));
         let ended = Rc::clone(&result);
         self.run_within(limit, async move |_| ended.set(Some(shard.flush_all().await))).await;
@@ -167,9 +167,10 @@ impl<S: Seam> Shard<S> {
         drop(within(self.seam().sleep(limit), self.mark_undestaged(false)).await);
     }
 
-    /// Gives up the records of a backing that several machines may own, and then its mark, before a stop: unless that
-    /// takes too long, or the log has the only copy of a block.
-    pub async fn leave_unmarked_within(self: &ShardRef<S>, limit: Nanos) {
+    /// Before a stop, if several machines may own the backing: appends tombstones of all blocks, and removes the mark
+    /// of the backing. Does nothing if the log has the only copy of a block. After `limit` the records, or the mark,
+    /// may stay.
+    pub async fn clear_log_and_mark_within(self: &ShardRef<S>, limit: Nanos) {
         if self.disk.lineage().is_none() || self.state.borrow().log_tracker.holds_segments() {
             return;
         }
@@ -204,7 +205,7 @@ impl<S: Seam> Shard<S> {
     /// records that a recovery would find then get tombstones.
     async fn destage_for_change(self: &ShardRef<S>, is_stricter: bool) -> Result<(), RequestError> {
         if !self.uses_log() && self.state.borrow().log_tracker.has_records() {
-            return self.leave_log().await;
+            return self.drain_log().await;
         }
         if is_stricter { self.flush_all().await } else { Ok(()) }
     }
@@ -278,7 +279,7 @@ impl<S: Seam> Shard<S> {
         }
         let new_size = self.checked_size(size, discard_dirty).await?;
         let discards = new_size < self.size_bytes.get() && discard_dirty;
-        if self.drops_from(new_size).is_some() && !discards { self.flush_all().await } else { Ok(()) }
+        if self.first_dropped_byte(new_size).is_some() && !discards { self.flush_all().await } else { Ok(()) }
     }
 
     /// The new size of a resize; `None`: the backing's present size.
@@ -305,7 +306,7 @@ impl<S: Seam> Shard<S> {
 
     /// The byte from which on a resize to `new_size` drops cached copies. A short last block becomes a whole one when
     /// the volume grows: cached copies of it have to be read again.
-    fn drops_from(&self, new_size: u64) -> Option<u64> {
+    fn first_dropped_byte(&self, new_size: u64) -> Option<u64> {
         let (old, block_bytes) = (self.size_bytes.get(), BLOCK_BYTES as u64);
         if new_size < old {
             Some(new_size)
@@ -321,7 +322,7 @@ impl<S: Seam> Shard<S> {
     pub async fn resize(self: &ShardRef<S>, size: Option<u64>, discard_dirty: bool) -> Result<u64, RequestError> {
         let old = self.size_bytes.get();
         let new_size = self.checked_size(size, discard_dirty).await?;
-        let drop_from = self.drops_from(new_size);
+        let drop_from = self.first_dropped_byte(new_size);
         let discards = new_size < old && discard_dirty;
         if let Some(from) = drop_from.filter(|_| !discards) {
             // Acknowledged data is cut off only on explicit demand: everything is flushed first.
@@ -346,6 +347,8 @@ impl<S: Seam> Shard<S> {
         Ok(new_size)
     }
 
+    /// Changes the size of the volume, and of its backing if `resize_backing`. Drops all blocks from `drop_from` on.
+    /// The pages on flash are not read meanwhile.
     async fn change_size(
         &self,
         new_size: u64,
@@ -382,8 +385,8 @@ impl<S: Seam> Shard<S> {
             .await;
     }
 
-    /// Drops every block that reaches past `size`, dirty or not. Requests that wait for such a block are finished:
-    /// the operator ordered the drop.
+    /// Drops every block that reaches past `size`, dirty or not. Requests that wait for such a block are finished: the
+    /// operator ordered the drop.
     fn drop_past(&self, size: u64) {
         let first = BlockNo(size / BLOCK_BYTES as u64);
         let first_past_end = BlockNo(size.div_ceil(BLOCK_BYTES as u64));

@@ -1,11 +1,11 @@
 //! Detects a backing that changed while the volume was not attached. Pages from before the attach are compared with the
 //! backing before they serve reads.
 //!
-//! Two samples are compared. One is the ring of blocks destaged last, up to 256, by their checksums. The other is at
-//! least 1,200 blocks (`CoreSpec::flash_check_blocks`), spread evenly over the cached pages. If a part *p* of the
-//! cached blocks has changed at random places, the check misses the change with probability (1 - *p*)^1200. For 1 %
-//! that is once in 170,000 times, for 0.1 % three times in ten. A changed run of cached pages is always found if it is
-//! longer than a 1200th of all cached pages, the distance between two compared pages.
+//! Two samples are compared. One is the ring of recent writes: the blocks destaged last, up to 256, by their checksums.
+//! The other is at least 1,200 blocks (`CoreSpec::flash_check_blocks`), spread evenly over the cached pages. If a part
+//! *p* of the cached blocks has changed at random places, the check misses the change with probability (1 - *p*)^1200.
+//! For 1 % that is once in 170,000 times, for 0.1 % three times in ten. A changed run of cached pages is always found
+//! if it is longer than a 1200th of all cached pages, the distance between two compared pages.
 //!
 //! Entries of the ring are *unproven* if their region was dirty at a crash, and are dropped if the backing has changed.
 //! Their blocks are read from the backing and entered again with their present content, so that the next start can
@@ -40,7 +40,9 @@ const RETRY_PAUSE: Nanos = Nanos::from_secs(1);
 /// Result of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ComparisonResult {
+    /// All compared blocks have the same content.
     Same,
+    /// A block has another content.
     Different,
     /// The backing could not be read.
     Unknown,
@@ -49,9 +51,9 @@ enum ComparisonResult {
 /// A unit of comparison with the backing.
 #[derive(Clone, Copy)]
 enum Candidate {
-    /// A block, by its checksum.
+    /// An entry of the ring of recent writes: a block and its checksum.
     RecentWrite(BlockNo, u32),
-    /// Blocks of a page on flash.
+    /// Blocks of a page on flash, as a mask.
     Page(PageNo, u16),
 }
 
@@ -79,13 +81,13 @@ pub fn start<S: Seam>(shard: &ShardRef<S>) {
 async fn check<S: Seam>(shard: Weak<Shard<S>>) {
     let Some(core) = shard.upgrade().map(|shard| Rc::clone(&shard.core)) else { return };
     core.wait_for_map().await;
-    let ring_blocks = shard.upgrade().map(|shard| shard.blocks_in_ring()).unwrap_or_default();
+    let recorded_blocks = shard.upgrade().map(|shard| shard.recent_write_blocks()).unwrap_or_default();
     loop {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.is_stopping.get()) else { return };
         let result = strong.compare_with_backing().await;
         if strong.is_stopping.get() {
-            // The stop itself verifies the ring (`verify_ring`) and relies on the order of its entries, so nothing is
-            // added to it now.
+            // The stop itself verifies the ring (`verify_recent_writes`) and relies on the order of its entries, so
+            // nothing is added to it now.
             return;
         }
         match result {
@@ -105,7 +107,7 @@ async fn check<S: Seam>(shard: Weak<Shard<S>>) {
     }
     loop {
         let Some(strong) = shard.upgrade().filter(|shard| !shard.is_stopping.get()) else { return };
-        if strong.restore_to_ring(&ring_blocks).await {
+        if strong.restore_recent_writes(&recorded_blocks).await {
             return;
         }
         drop(strong);
@@ -114,6 +116,7 @@ async fn check<S: Seam>(shard: Weak<Shard<S>>) {
 }
 
 impl<S: Seam> Shard<S> {
+    /// Compares the ring and a sample of the pages with the backing. Drops pages that must not be trusted.
     async fn compare_with_backing(self: &ShardRef<S>) -> ComparisonResult {
         let Some(pages) = self.flash_tier.pages.clone() else { return ComparisonResult::Same };
         if !self.flash_tier.is_enabled || self.flash_tier.drops_old_pages {
@@ -156,7 +159,7 @@ impl<S: Seam> Shard<S> {
         result.get()
     }
 
-    /// Handles the items with several tasks.
+    /// Handles the items with [`CONCURRENT_COMPARISONS_MAX`] tasks, and waits for their end.
     async fn for_each_concurrently<T: Copy + 'static>(
         self: &ShardRef<S>,
         items: Vec<T>,
@@ -179,15 +182,15 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Blocks in the ring of recent writes, proven and unproven.
-    fn blocks_in_ring(&self) -> BTreeSet<BlockNo> {
+    fn recent_write_blocks(&self) -> BTreeSet<BlockNo> {
         let Some(pages) = &self.flash_tier.pages else { return BTreeSet::new() };
         let proven = pages.recent_writes().into_iter().map(|(block, _)| block);
         proven.chain(pages.unproven_writes()).collect()
     }
 
-    /// Adds to the ring each of `blocks` without a proven entry, with the checksum of the backing's present
-    /// content. Returns false if the backing cannot be flushed now.
-    async fn restore_to_ring(self: &ShardRef<S>, blocks: &BTreeSet<BlockNo>) -> bool {
+    /// Adds to the ring each of `blocks` without a proven entry, with the checksum of the backing's present content.
+    /// Returns false if the backing cannot be flushed now.
+    async fn restore_recent_writes(self: &ShardRef<S>, blocks: &BTreeSet<BlockNo>) -> bool {
         let Some(pages) = self.flash_tier.pages.clone() else { return true };
         let present: BTreeSet<BlockNo> = pages.recent_writes().into_iter().map(|(block, _)| block).collect();
         let without_proven_entry: Vec<BlockNo> = blocks.difference(&present).copied().collect();
@@ -198,10 +201,10 @@ impl<S: Seam> Shard<S> {
         if !self.flush_backing().await.is_durable() {
             return false;
         }
-        let ring = pages.clone();
+        let ring_pages = pages.clone();
         self.for_each_concurrently(without_proven_entry, async move |shard, block| {
             if !shard.is_stopping.get() {
-                shard.record_backing_content(&ring, block, false).await;
+                shard.record_backing_content(&ring_pages, block, false).await;
             }
         })
         .await;
@@ -238,7 +241,7 @@ impl<S: Seam> Shard<S> {
     /// data belongs. A ring left from a former backing would make the former one pass instead. Only the newest entries
     /// are compared, as at a start. No write is in flight, and the caller has flushed the backing, so even a block with
     /// newer dirty data in the log still has its recorded content on the backing.
-    pub async fn verify_ring(self: &ShardRef<S>) {
+    pub async fn verify_recent_writes(self: &ShardRef<S>) {
         let Some(pages) = self.flash_tier.pages.clone() else { return };
         if self.core.map_loaded().is_none() {
             return;
@@ -260,12 +263,12 @@ impl<S: Seam> Shard<S> {
         if !is_different.get() {
             return;
         }
-        let ring_blocks = self.blocks_in_ring();
+        let recorded_blocks = self.recent_write_blocks();
         self.flash_tier.lacks_destaged_content.set(true);
         if self.drop_pages().await.is_err() {
             return;
         }
-        self.for_each_concurrently(ring_blocks.into_iter().collect(), async move |shard, block| {
+        self.for_each_concurrently(recorded_blocks.into_iter().collect(), async move |shard, block| {
             if block.next().offset() <= shard.size_bytes.get()
                 && let Ok([content]) = shard.read_backing(block.single()).await.as_deref()
             {

@@ -23,8 +23,9 @@ use crate::{
 };
 use task_sync::within;
 
-/// Buffers that [`Core::with_free_buffers`] keeps free, and the interval at which it evicts blocks for them.
+/// Number of buffers that [`Core::with_free_buffers`] keeps free.
 const FREE_BUFFERS_MIN: usize = 64;
+/// Interval at which it evicts blocks for them.
 const FREE_BUFFERS_PAUSE: Nanos = Nanos::from_millis(1);
 
 /// Why a volume could not be attached.
@@ -62,13 +63,16 @@ pub enum AttachError {
     PartiallyRecovered(String),
 }
 
+/// State of an engine.
 struct Inner<S: Seam> {
     core_state: Rc<CoreState<S>>,
+    /// Attached volumes, in the order they were attached.
     volumes: RefCell<Vec<Volume<S>>>,
     /// Unclaimed records: the flash log's records of volumes that are not attached yet, sorted by address.
     unclaimed_records: RefCell<Vec<Recovered>>,
     /// Partially recovered volumes: the log has records of them that are not among `unclaimed_records`.
     partially_recovered: RefCell<BTreeSet<VolumeId>>,
+    /// Number of the next volume on this core.
     next_volume_number: Cell<u32>,
 }
 
@@ -267,7 +271,7 @@ impl<S: Seam> Core<S> {
         backing: Backing<S>,
         image: &ShmImage,
     ) -> Result<Volume<S>, AttachError> {
-        self.mark_for(&spec, &backing).await?;
+        self.update_mark(&spec, &backing).await?;
         // Other attaches take their records meanwhile: everything is looked up from here on.
         if self.0.partially_recovered.borrow().contains(&spec.volume_id) {
             return Err(AttachError::PartiallyRecovered(spec.name));
@@ -295,7 +299,7 @@ impl<S: Seam> Core<S> {
 
     /// Marks the backing of a volume as lacking flushed writes if the flash log has records of it or may answer its
     /// flushes, and removes the mark otherwise.
-    async fn mark_for(&self, spec: &VolumeSpec, backing: &Backing<S>) -> Result<(), AttachError> {
+    async fn update_mark(&self, spec: &VolumeSpec, backing: &Backing<S>) -> Result<(), AttachError> {
         let needs_mark = || {
             let uses_log = self.0.core_state.has_log() && spec.allows_log && spec.policy == WritePolicy::WriteBack;
             uses_log && !spec.read_only || !self.unclaimed_range(spec.volume_id).is_empty()
@@ -339,6 +343,7 @@ impl<S: Seam> Core<S> {
         self.make_volume(spec, backing)
     }
 
+    /// Makes a volume, without registering it. Its name and its identity must be new.
     fn make_volume(&self, spec: VolumeSpec, backing: Backing<S>) -> Result<Volume<S>, AttachError> {
         let volumes = &self.0.volumes;
         if volumes.borrow().iter().any(|other| other.name() == spec.name) {
@@ -350,7 +355,7 @@ impl<S: Seam> Core<S> {
         let number = self.0.next_volume_number.get();
         self.0.next_volume_number.set(number + 1);
         let volume = Volume::new(Rc::clone(&self.0.core_state), number, spec, backing);
-        self.0.core_state.add(volume.shard());
+        self.0.core_state.add_shard(volume.shard());
         Ok(volume)
     }
 
@@ -371,12 +376,13 @@ impl<S: Seam> Core<S> {
         Ok(())
     }
 
+    /// Removes a stopped volume from the core, its datastores and the quotas of flash.
     fn remove(&self, volume: &Volume<S>) {
         let name = volume.name();
         self.0.volumes.borrow_mut().retain(|other| other.name() != name);
         volume.shard().flash_tier.release_quota();
-        volume.leave_datastore();
-        self.0.core_state.remove(volume.shard());
+        volume.remove_from_datastores();
+        self.0.core_state.remove_shard(volume.shard());
     }
 
     /// The volume of that name.

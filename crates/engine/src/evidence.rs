@@ -153,6 +153,7 @@ pub async fn content_ids<S: Seam>(seam: &S, backing: &Backing<S>) -> Vec<String>
     ids_of(next().as_deref(), next().as_deref(), next().as_deref())
 }
 
+/// Content of a block.
 type Bytes = [u8; BLOCK_BYTES];
 
 /// The identifiers in the first block, the second one, and the one at 64 KiB.

@@ -8,7 +8,7 @@ use seam::{DiskError, Seam};
 use crate::RequestError;
 use crate::memory::zeroes::ZeroState;
 use crate::pages::BackingFlushResult;
-use crate::shard::wait::WriteWait;
+use crate::shard::write_wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 
 impl<S: Seam> Shard<S> {
@@ -105,8 +105,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Waits until the blocks of `wait` are on the backing, and durable there if `fua`.
-    /// `backing_losses`: the backing's count of losses before any of the blocks was sent.
+    /// Waits until the blocks of `wait` are on the backing, and durable there if `fua`. `backing_losses`: the backing's
+    /// count of losses before any of the blocks was sent.
     pub async fn wait_until_written(
         self: &ShardRef<S>,
         wait: Option<Rc<WriteWait>>,

@@ -1,6 +1,7 @@
 //! Latency histograms with eight buckets an octave, so that a percentile is at most an eighth too high. [`Histogram`]
-//! resolves all latencies, for measurements of load generators. [`LayoutHistogram`] has the buckets in which latencies
-//! of client requests are reported. [`OctaveCounts`] counts requests to backings in a few wide buckets.
+//! resolves all latencies, for measurements of load generators. [`LatencyHistogram`] has the [latency
+//! buckets](LATENCY_BUCKETS), in which latencies of client requests are reported. [`OctaveCounts`] counts requests to
+//! backings in a few wide buckets.
 
 use std::cell::Cell;
 
@@ -10,36 +11,39 @@ use crate::{LatencyCounts, LatencySummary};
 
 /// Buckets in an octave.
 const BUCKETS_PER_OCTAVE: usize = 8;
+/// Octaves of a [`Histogram`].
 const OCTAVES: usize = 40;
+/// Buckets of a [`Histogram`].
 const BUCKETS: usize = BUCKETS_PER_OCTAVE * OCTAVES;
 
-/// Upper bounds of the reported buckets, in powers of two of a nanosecond: 16 us, 66 us, 262 us, 1.05 ms, each octave
-/// to 34 ms, 134 ms and 1.07 s. They are whole octaves, so that the reported counts are exact.
+/// Upper bounds of the buckets in which latencies of requests to backings are reported, in powers of two of a
+/// nanosecond: 16 us, 66 us, 262 us, 1.05 ms, each octave to 34 ms, 134 ms and 1.07 s. They are whole octaves, so that
+/// the reported counts are exact.
 pub const REPORTED_OCTAVES: [u32; 11] = [14, 16, 18, 20, 21, 22, 23, 24, 25, 27, 30];
 
-/// Octave of the first bound of the [layout](LATENCY_BUCKETS): the first bucket is below 2^14 ns (16.4 us).
-const LAYOUT_FIRST_OCTAVE: usize = 14;
-/// Octave of its last bound: the last bucket is from 2^35 ns (34.4 s) on.
-const LAYOUT_LAST_OCTAVE: usize = 35;
-/// Fine bucket that ends at the first bound of the layout.
-const LAYOUT_FIRST_BUCKET: usize = LAYOUT_FIRST_OCTAVE * BUCKETS_PER_OCTAVE - 1;
+/// The first [latency bucket](LATENCY_BUCKETS) ends at 2 to this power of a nanosecond: 16.4 us.
+const FIRST_END_OCTAVE: usize = 14;
+/// The last one begins at 2 to this power of a nanosecond: 34.4 s.
+const LAST_START_OCTAVE: usize = 35;
+/// Bucket of a [`Histogram`] that ends where the first latency bucket does.
+const FIRST_FINE_BUCKET: usize = FIRST_END_OCTAVE * BUCKETS_PER_OCTAVE - 1;
 
-/// Number of buckets of the layout in which the latencies of client requests are counted, reported and stored: one
-/// below 16.4 us, eight an octave up to 34.4 s, and one above.
-pub const LATENCY_BUCKETS: usize = (LAYOUT_LAST_OCTAVE - LAYOUT_FIRST_OCTAVE) * BUCKETS_PER_OCTAVE + 2;
+/// Number of latency buckets, in which the latencies of client requests are counted, reported and stored: one below
+/// 16.4 us, eight an octave up to 34.4 s, and one above.
+pub const LATENCY_BUCKETS: usize = (LAST_START_OCTAVE - FIRST_END_OCTAVE) * BUCKETS_PER_OCTAVE + 2;
 
-/// Upper end in nanoseconds of a bucket of the layout, which latencies of the bucket do not reach; `None` for the last
-/// one.
+/// Upper end of a latency bucket in nanoseconds, which latencies of the bucket do not reach; `None` for the last one.
 pub fn latency_bucket_end_ns(bucket: usize) -> Option<u64> {
     assert!(bucket < LATENCY_BUCKETS, "bucket {bucket} of {LATENCY_BUCKETS}");
-    (bucket < LATENCY_BUCKETS - 1).then(|| bucket_end_ns(LAYOUT_FIRST_BUCKET + bucket))
+    (bucket < LATENCY_BUCKETS - 1).then(|| bucket_end_ns(FIRST_FINE_BUCKET + bucket))
 }
 
+/// The latency bucket of a latency in nanoseconds.
 fn latency_bucket_of(ns: u64) -> usize {
-    bucket_of(ns).saturating_sub(LAYOUT_FIRST_BUCKET).min(LATENCY_BUCKETS - 1)
+    bucket_of(ns).saturating_sub(FIRST_FINE_BUCKET).min(LATENCY_BUCKETS - 1)
 }
 
-/// Latencies in the [layout](LATENCY_BUCKETS). Empty buckets are left out.
+/// Number of requests by [latency bucket](LATENCY_BUCKETS). Empty buckets are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BucketCounts {
     /// Bucket and number of requests, by rising bucket.
@@ -55,19 +59,19 @@ impl BucketCounts {
     }
 }
 
-/// A histogram in the [layout](LATENCY_BUCKETS).
-pub struct LayoutHistogram {
+/// A histogram of [latency buckets](LATENCY_BUCKETS).
+pub struct LatencyHistogram {
     buckets: Vec<Cell<u64>>,
     sum_ns: Cell<u64>,
 }
 
-impl Default for LayoutHistogram {
+impl Default for LatencyHistogram {
     fn default() -> Self {
-        LayoutHistogram { buckets: vec![Cell::new(0); LATENCY_BUCKETS], sum_ns: Cell::new(0) }
+        LatencyHistogram { buckets: vec![Cell::new(0); LATENCY_BUCKETS], sum_ns: Cell::new(0) }
     }
 }
 
-impl LayoutHistogram {
+impl LatencyHistogram {
     /// Counts one latency.
     pub fn add(&self, latency: Nanos) {
         self.add_times(latency, 1);
@@ -81,7 +85,7 @@ impl LayoutHistogram {
     }
 
     /// Adds the counts of another histogram.
-    pub fn add_all(&self, other: &LayoutHistogram) {
+    pub fn add_all(&self, other: &LatencyHistogram) {
         for (bucket, more) in self.buckets.iter().zip(&other.buckets) {
             bucket.set(bucket.get() + more.get());
         }
@@ -89,7 +93,7 @@ impl LayoutHistogram {
     }
 
     /// Subtracts the counts of `part`, whose requests this histogram has counted as well.
-    pub fn subtract(&self, part: &LayoutHistogram) {
+    pub fn subtract(&self, part: &LatencyHistogram) {
         for (bucket, less) in self.buckets.iter().zip(&part.buckets) {
             assert!(less.get() <= bucket.get(), "a part is not larger than the whole");
             bucket.set(bucket.get() - less.get());
@@ -163,6 +167,7 @@ impl Histogram {
     }
 }
 
+/// The bucket of a latency in a [`Histogram`].
 fn bucket_of(ns: u64) -> usize {
     let ns = ns.max(1);
     let octave = ns.ilog2() as usize;
@@ -170,7 +175,7 @@ fn bucket_of(ns: u64) -> usize {
     (octave * BUCKETS_PER_OCTAVE + step as usize).min(BUCKETS - 1)
 }
 
-/// Upper end of a bucket, in nanoseconds.
+/// Upper end of a bucket of a [`Histogram`], in nanoseconds.
 fn bucket_end_ns(bucket: usize) -> u64 {
     let (octave, step) = (bucket / BUCKETS_PER_OCTAVE, (bucket % BUCKETS_PER_OCTAVE) as u64);
     ((9 + step) << octave) >> 3
@@ -241,7 +246,7 @@ mod tests {
 
     #[test]
     fn layout_histogram_lists_occupied_buckets() {
-        let (whole, part) = (LayoutHistogram::default(), LayoutHistogram::default());
+        let (whole, part) = (LatencyHistogram::default(), LatencyHistogram::default());
         whole.add_times(Nanos::from_micros(1), 3);
         part.add(Nanos::from_micros(20));
         whole.add_all(&part);

@@ -55,7 +55,7 @@ mod tick;
 pub mod volume;
 mod wait;
 
-pub use backing::{AnyDisk, Backing, DatastoreStats, Episode, MemberStats, PoolMember, ReservationError};
+pub use backing::{AnyDisk, Backing, DatastoreStats, DatastoreVolumeStats, Episode, GroupDisk, ReservationError};
 pub use byte_offset::ByteOffset;
 pub use core::{AttachError, Core};
 pub use flash::{BlockNo, PAGE_BLOCKS, PageAmount, PageNo, QuotaError, VolumeId};

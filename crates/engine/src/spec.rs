@@ -21,8 +21,8 @@ pub enum WritePolicy {
     WriteAround,
     /// No block is cached.
     None,
-    /// Writes and flushes are acknowledged from memory; a write is durable after at most `VolumeSpec::defer`. Never a
-    /// default.
+    /// Writes and flushes are acknowledged from memory; a write is durable after at most [`VolumeSpec::deferral_age`].
+    /// Never a default.
     WriteBackVolatile,
 }
 
@@ -250,7 +250,7 @@ pub struct VolumeSpec {
     pub labels: BTreeMap<String, String>,
     /// `write-back-volatile` only: deferral age at which a write is durable at the latest, while the backing keeps up
     /// with the writes.
-    pub defer: Nanos,
+    pub deferral_age: Nanos,
     /// Bounds of its part of the memory.
     pub memory: MemoryQuota,
     /// Bounds of its part of the flash.
@@ -347,7 +347,7 @@ impl VolumeSpec {
             read_only: false,
             datastore: String::new(),
             labels: BTreeMap::new(),
-            defer: Nanos::from_secs(10),
+            deferral_age: Nanos::from_secs(10),
             memory: MemoryQuota::default(),
             flash: FlashQuota::default(),
             qos: Qos::default(),

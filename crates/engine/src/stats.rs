@@ -5,7 +5,7 @@ use std::fmt;
 
 use seam::{DiskError, Nanos};
 
-use crate::backing::{Cause, Op};
+use crate::backing::{BackingOp, Cause};
 use crate::histogram::{OctaveCounts, REPORTED_OCTAVES};
 use crate::telemetry::{LatencyStats, RequestLatency};
 
@@ -35,7 +35,7 @@ pub struct LatencyCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackingCount {
     /// Kind of request.
-    pub op: Op,
+    pub op: BackingOp,
     /// Cause.
     pub cause: Cause,
     /// Requests.
@@ -204,8 +204,8 @@ pub struct FlashStats {
     pub cached_bytes: u64,
     /// Pages that are pinned.
     pub pinned_pages: u64,
-    /// Pinned pages that were whole on flash at the last check.
-    pub pinned_whole_pages: u64,
+    /// Pinned pages that were complete on flash at the last check.
+    pub complete_pinned_pages: u64,
     /// Reason why the last pinned page could not be filled.
     pub pin_wait_reason: Option<&'static str>,
     /// Pages promoted.
@@ -215,9 +215,9 @@ pub struct FlashStats {
     /// Bytes of dirty content written to the log; each copy of the log takes as much.
     pub logged_bytes: u64,
     /// Cache miss reasons with their counts.
-    pub not_hit: Vec<(&'static str, u64)>,
+    pub miss_reasons: Vec<(&'static str, u64)>,
     /// Reasons for not promoting a page that a client used, with their counts.
-    pub not_promoted: Vec<(&'static str, u64)>,
+    pub rejection_reasons: Vec<(&'static str, u64)>,
 }
 
 /// Limits of promotion on a core.
@@ -259,7 +259,7 @@ pub struct SourceBytes {
 
 impl SourceBytes {
     /// The sum of both.
-    fn with(self, other: SourceBytes) -> SourceBytes {
+    fn plus(self, other: SourceBytes) -> SourceBytes {
         SourceBytes {
             memory: self.memory + other.memory,
             prefetched: self.prefetched + other.prefetched,
@@ -279,7 +279,7 @@ pub enum ReadKind {
     /// Whole from memory and flash, with at least one block from flash.
     Flash,
     /// Partly from memory or flash.
-    Part,
+    Partial,
     /// Not at all from memory or flash.
     Miss,
 }
@@ -309,7 +309,7 @@ pub struct Counters {
     /// Requests of clients that failed.
     pub errors: Counter,
     /// Requests to the backing with their latency, and their bytes, by kind and cause.
-    backing: [[(OctaveCounts, Counter); Cause::ALL.len()]; Op::ALL.len()],
+    backing: [[(OctaveCounts, Counter); Cause::ALL.len()]; BackingOp::ALL.len()],
     /// Failed requests to the backing, without their repetitions.
     pub backing_errors: Counter,
     /// Bytes read ahead.
@@ -358,7 +358,7 @@ impl Counters {
             ReadKind::Memory => &self.memory_hits,
             ReadKind::Prefetched => &self.prefetched_hits,
             ReadKind::Flash => &self.flash_hits,
-            ReadKind::Part => &self.partial_hits,
+            ReadKind::Partial => &self.partial_hits,
             ReadKind::Miss => &self.misses,
         };
         self.add(counter, 1);
@@ -366,7 +366,7 @@ impl Counters {
     }
 
     fn add_source_bytes(&self, bytes: SourceBytes) {
-        self.source_bytes.set(self.source_bytes.get().with(bytes));
+        self.source_bytes.set(self.source_bytes.get().plus(bytes));
     }
 
     /// Counts a write that was acknowledged without waiting.
@@ -384,21 +384,21 @@ impl Counters {
     }
 
     /// Counts a request to the backing that has ended, whether it failed or not.
-    pub fn count_backing_request(&self, op: Op, cause: Cause, bytes: u64, latency: Nanos) {
+    pub fn count_backing_request(&self, op: BackingOp, cause: Cause, bytes: u64, latency: Nanos) {
         let (requests, all_bytes) = &self.backing[op as usize][cause as usize];
         requests.add(latency);
         self.add(all_bytes, bytes);
     }
 
     /// Requests of one kind to the backing, and their bytes.
-    fn requests_of(&self, op: Op) -> (u64, u64) {
+    fn requests_of(&self, op: BackingOp) -> (u64, u64) {
         let causes = self.backing[op as usize].iter();
         causes.fold((0, 0), |sum, (requests, bytes)| (sum.0 + requests.counts().all, sum.1 + bytes.get()))
     }
 
     fn backing_counts(&self) -> Vec<BackingCount> {
         let mut counts = Vec::new();
-        for (_, op) in Op::ALL {
+        for (_, op) in BackingOp::ALL {
             for (_, cause) in Cause::ALL {
                 let (requests, bytes) = &self.backing[op as usize][cause as usize];
                 let latency = requests.counts();
@@ -426,11 +426,11 @@ impl Counters {
             partial_hits: self.partial_hits.get(),
             misses: self.misses.get(),
             errors: self.errors.get(),
-            backing_reads: self.requests_of(Op::Read).0,
-            backing_writes: self.requests_of(Op::Write).0 + self.requests_of(Op::Zero).0,
-            backing_flushes: self.requests_of(Op::Flush).0,
-            backing_read_bytes: self.requests_of(Op::Read).1,
-            backing_write_bytes: self.requests_of(Op::Write).1,
+            backing_reads: self.requests_of(BackingOp::Read).0,
+            backing_writes: self.requests_of(BackingOp::Write).0 + self.requests_of(BackingOp::Zero).0,
+            backing_flushes: self.requests_of(BackingOp::Flush).0,
+            backing_read_bytes: self.requests_of(BackingOp::Read).1,
+            backing_write_bytes: self.requests_of(BackingOp::Write).1,
             backing: self.backing_counts(),
             backing_errors: self.backing_errors.get(),
             readahead_bytes: self.readahead_bytes.get(),

@@ -183,7 +183,7 @@ pub fn of_volume(live: &LiveMeasurements, assumptions: &Assumptions) -> Advice {
     let (memory, flash) = (results_of(&live.curves.memory), results_of(&live.curves.flash));
     let present = live.present;
     let present_cache = |tier: usize, hit_ratio| Some(PresentCache { size_bytes: present.used_bytes[tier], hit_ratio });
-    let accesses = live.curves.memory.accesses;
+    let accesses = live.curves.memory.uses;
     let observation = Observation { rate: live.rate, seconds: live.seconds, accesses, present };
     let (memory, flash) =
         ((memory, present_cache(0, present.memory_hits)), (flash, present_cache(1, present.flash_hits)));

@@ -183,7 +183,7 @@ impl Target {
         match self {
             Target::Volume(volume) => {
                 let mut pieces = Vec::new();
-                if volume.read_now(ByteOffset(at), len, &mut pieces) {
+                if volume.try_read(ByteOffset(at), len, &mut pieces) {
                     return Ok(());
                 }
                 volume.read(ByteOffset(at), len, &mut pieces).await
@@ -197,7 +197,7 @@ impl Target {
         match self {
             Target::Volume(volume) => {
                 let mut source = SameTag(tag);
-                if volume.write_now(ByteOffset(at), len, &mut source) {
+                if volume.try_write(ByteOffset(at), len, &mut source) {
                     return Ok(());
                 }
                 volume.write(ByteOffset(at), len, WriteFlags::default(), &mut source).await
@@ -253,7 +253,7 @@ pub fn out_of_order_disk(size_bytes: u64) -> SimDiskSpec {
 /// Writes `count` sectors of `tag` at `first` as a front end does: synchronously if possible.
 pub async fn write(volume: &Volume<SimSeam>, first: u64, count: u64, tag: u64) -> Result<(), RequestError> {
     let (at, len, source) = (ByteOffset(first * SECTOR), (count * SECTOR) as usize, &mut SameTag(tag));
-    if volume.write_now(at, len, source) {
+    if volume.try_write(at, len, source) {
         return Ok(());
     }
     volume.write(at, len, WriteFlags::default(), source).await
@@ -274,7 +274,7 @@ pub async fn write_evidence(seam: &SimSeam, volume: &Volume<SimSeam>, block: u64
 pub async fn read(volume: &Volume<SimSeam>, first: u64, count: u64) -> Result<Vec<u64>, RequestError> {
     let mut pieces = Vec::new();
     let (at, len) = (ByteOffset(first * SECTOR), (count * SECTOR) as usize);
-    if !volume.read_now(at, len, &mut pieces) {
+    if !volume.try_read(at, len, &mut pieces) {
         volume.read(at, len, &mut pieces).await?;
     }
     Ok(tags(&pieces).into_iter().map(|Tag(tag)| tag).collect())

@@ -1,6 +1,6 @@
 //! Pools on modelled hardware: RAID groups and flash devices with their timing, in a simulated world.
 
-use engine::PoolMember;
+use engine::GroupDisk;
 use pool::{CreateOptions, OpenOptions, Pool, PoolError, TierSpec};
 use seam::model::{ArraySpec, ModelledDisk, SharedArray, SsdSpec};
 use seam::sim::{SimDiskSpec, SimSeam, Timing, WriteCache};
@@ -8,7 +8,7 @@ use seam::sim::{SimDiskSpec, SimSeam, Timing, WriteCache};
 use crate::fixture::Fixture;
 
 /// A pool of modelled groups.
-pub type ModelledPool = Pool<SimSeam, PoolMember<SimSeam>>;
+pub type ModelledPool = Pool<SimSeam, GroupDisk<SimSeam>>;
 
 /// A group of a pool.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ pub struct CreatedPool {
     /// The arrays of its RAID groups, in the order of the groups.
     pub arrays: Vec<SharedArray<SimSeam>>,
     /// The disks of its groups.
-    pub disks: Vec<PoolMember<SimSeam>>,
+    pub disks: Vec<GroupDisk<SimSeam>>,
 }
 
 /// Creates and opens a pool on modelled groups; each tier is a name and its groups, the fastest tier first.
@@ -60,7 +60,7 @@ pub fn add_disk(
     arrays: &mut Vec<SharedArray<SimSeam>>,
     group: &GroupPlan,
     number: usize,
-) -> PoolMember<SimSeam> {
+) -> GroupDisk<SimSeam> {
     let name = format!("group{number}");
     match group {
         GroupPlan::Raid(spec, bytes) => {
@@ -68,18 +68,18 @@ pub fn add_disk(
             fixture.add_disk(&name, SimDiskSpec { timing: Timing::INSTANT, ..SimDiskSpec::new(*bytes) });
             let disk = ModelledDisk::new(&array, fixture.open(&name)).expect("the array has room for the group");
             arrays.push(array);
-            PoolMember::Modelled(disk)
+            GroupDisk::Modelled(disk)
         }
         GroupPlan::Ssd(spec) => {
             let timing = Timing::of_ssd(*spec);
             let disk = SimDiskSpec { timing, cache: WriteCache::Through, ..SimDiskSpec::new(spec.capacity_bytes) };
             fixture.add_disk(&name, disk);
-            PoolMember::Plain(fixture.open(&name))
+            GroupDisk::Plain(fixture.open(&name))
         }
         GroupPlan::Instant(bytes) => {
             let disk = SimDiskSpec { timing: Timing::INSTANT, cache: WriteCache::Through, ..SimDiskSpec::new(*bytes) };
             fixture.add_disk(&name, disk);
-            PoolMember::Plain(fixture.open(&name))
+            GroupDisk::Plain(fixture.open(&name))
         }
     }
 }

@@ -19,16 +19,16 @@ use crate::unit::Unit;
 impl<S: Seam> Target<S> {
     /// Reads without waiting: appends the whole answer to `pieces` and returns true, or leaves the command to
     /// [`Target::execute`].
-    pub fn read_now(&self, nexus: &Nexus, command: &Command<'_>, pieces: &mut Vec<Piece<S::Block>>) -> bool {
+    pub fn try_read(&self, nexus: &Nexus, command: &Command<'_>, pieces: &mut Vec<Piece<S::Block>>) -> bool {
         self.ready_unit(nexus, command, Kind::Read)
-            .is_some_and(|(unit, cdb)| commands::read_now(&unit, &cdb, command.expected.in_bytes, pieces))
+            .is_some_and(|(unit, cdb)| commands::try_read(&unit, &cdb, command.expected.in_bytes, pieces))
     }
 
     /// Writes `data` without waiting, if the range is within one block of the engine; otherwise leaves the command to
     /// [`Target::execute`].
-    pub fn write_now(&self, nexus: &Nexus, command: &Command<'_>, data: &[u8]) -> bool {
+    pub fn try_write(&self, nexus: &Nexus, command: &Command<'_>, data: &[u8]) -> bool {
         self.ready_unit(nexus, command, Kind::Write)
-            .is_some_and(|(unit, cdb)| commands::write_now(&unit, &cdb, command.expected.out_bytes, data))
+            .is_some_and(|(unit, cdb)| commands::try_write(&unit, &cdb, command.expected.out_bytes, data))
     }
 
     /// Executes a command. The future must run to its end, because operations of the engine are in flight;

@@ -463,7 +463,7 @@ impl<S: Seam> Queue<S> {
         match request.kind {
             Kind::Read { offset, len } if len <= PIECE_BYTES => {
                 let mut pieces = self.pieces.borrow_mut();
-                device.volume.read_now(offset, len, &mut pieces).then(|| {
+                device.volume.try_read(offset, len, &mut pieces).then(|| {
                     buffers.write_pieces(0, &pieces, |guest, len| device.mark_dirty(guest, len));
                     pieces.clear();
                     (Status::Ok, len)
@@ -475,7 +475,7 @@ impl<S: Seam> Queue<S> {
                 if device.fault.is_set() {
                     return None;
                 }
-                device.volume.write_now(offset, len, &mut GuestData(buffers)).then_some((Status::Ok, 0))
+                device.volume.try_write(offset, len, &mut GuestData(buffers)).then_some((Status::Ok, 0))
             }
             Kind::Identity => {
                 // The volume ID is constant for the life of the volume, unlike its name.

@@ -207,7 +207,7 @@ impl Attachments {
             qos: qos_of(record, config.qos).of_engine(),
             unflushed_loss: state::unflushed_loss(record, state.generation),
             allows_log: !self.flash.is_by_command() || record.is_some_and(|record| record.dirty_on_flash.is_some()),
-            defer: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
+            deferral_age: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
             ..VolumeSpec::new(&config.name, volume_id)
         }
     }

@@ -31,9 +31,10 @@ const CONTENDERS_MAX: usize = 16;
 /// no more than this. Otherwise one large request, which may fill a small window alone, would make all volumes wait for
 /// its end.
 const SMALL_REQUEST: Cost = Cost(2 * Cost::ONE.0);
-/// A volume without a completion for this long, and for this many thresholds, has a hung backing: its outstanding work
-/// no longer counts against the window.
+/// A volume without a completion for this long, and for [`STALLED_THRESHOLD_FACTOR`] thresholds, is stalled: its
+/// outstanding work no longer counts against the window.
 const STALLED_AFTER: Nanos = Nanos::from_secs(1);
+/// See [`STALLED_AFTER`].
 const STALLED_THRESHOLD_FACTOR: u64 = 10;
 /// Smallest window of flash devices, in small accesses: up to this many in parallel raise their throughput.
 const FLASH_WINDOW_MIN: Cost = Cost(16 * Cost::ONE.0);
@@ -75,7 +76,7 @@ pub struct Episode {
 
 /// Use of a datastore by one volume.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct MemberStats {
+pub struct DatastoreVolumeStats {
     /// The volume.
     pub volume: String,
     /// Its weight.
@@ -122,17 +123,20 @@ pub struct DatastoreStats {
     /// Outstanding work, in small accesses.
     pub outstanding_accesses: f64,
     /// Its volumes, by name.
-    pub members: Vec<MemberStats>,
+    pub volumes: Vec<DatastoreVolumeStats>,
     /// The last congestion episodes, the newest last.
     pub recent_episodes: Vec<Episode>,
 }
 
-struct Member {
+/// A volume of the datastore, and its use.
+struct VolumeEntry {
     volume: String,
     entitlement: Entitlement,
+    /// Arrival of the last request.
     last_request_at: Nanos,
     /// The volume has recent requests.
     is_active: bool,
+    /// Work that was admitted and has not completed.
     outstanding: Cost,
     /// The part of `outstanding` that is background work.
     outstanding_background: Cost,
@@ -144,11 +148,13 @@ struct Member {
     used_in_last_period: Cost,
     /// Work since the volume was added.
     total_used: Cost,
-    /// Requests that waited for an I/O slot, and the sum of their waits.
+    /// Requests that waited for an I/O slot.
     waited_requests: u64,
+    /// Sum of their waits.
     total_wait: Nanos,
 }
 
+/// State of a datastore.
 struct Inner {
     /// Client requests.
     scheduler: Scheduler<Rc<QueuedRequest>>,
@@ -158,18 +164,20 @@ struct Inner {
     /// The clock of the window: disk time.
     clock: DiskClock,
     /// The volumes, by their number on this core.
-    members: BTreeMap<u32, Member>,
+    volumes: BTreeMap<u32, VolumeEntry>,
     /// Outstanding work that bypassed the full window; it does not count against the window.
     bypassing_cost: Cost,
     /// The timer task runs.
     is_ticking: bool,
-    /// Number of active members.
-    active_members: usize,
+    /// Number of active volumes.
+    active_volumes: usize,
     /// Start of the present period.
     period_started_at: Nanos,
     /// Greatest rate while congested, in small accesses per second.
     measured_accesses_per_second: Option<f64>,
+    /// Number of congestion episodes.
     episode_count: u64,
+    /// Total length of the episodes that have ended.
     congested_time: Nanos,
     recent_episodes: VecDeque<Episode>,
 }
@@ -185,6 +193,7 @@ pub struct Datastore<S: Seam> {
 
 /// A waiting request and its grant.
 struct QueuedRequest {
+    /// The grant.
     admitted: OneShotEvent,
     /// The request bypassed the full window.
     bypasses_window: Cell<bool>,
@@ -199,6 +208,7 @@ struct QueueEntry<S: Seam> {
     volume_number: u32,
     cost: Cost,
     queued: Rc<QueuedRequest>,
+    /// The grant has become an [`IoSlot`].
     is_claimed: Cell<bool>,
 }
 
@@ -225,21 +235,20 @@ impl<S: Seam> Datastore<S> {
             background: Scheduler::default(),
             window: Window::new(spec.threshold, now),
             clock: DiskClock::default(),
-            members: BTreeMap::new(),
+            volumes: BTreeMap::new(),
             bypassing_cost: Cost::default(),
             is_ticking: false,
-            active_members: 0,
+            active_volumes: 0,
             period_started_at: now,
             measured_accesses_per_second: None,
             episode_count: 0,
             congested_time: Nanos::ZERO,
             recent_episodes: VecDeque::new(),
         };
-        let write_cost = Cell::new(spec.write_cost);
         Rc::new(Datastore {
             seam,
             name: spec.name.clone(),
-            small_write_accesses: write_cost,
+            small_write_accesses: Cell::new(spec.write_cost),
             inner: RefCell::new(inner),
         })
     }
@@ -269,7 +278,7 @@ impl<S: Seam> Datastore<S> {
         let mut inner = self.inner.borrow_mut();
         inner.scheduler.set_client(volume_number, entitlement, now);
         inner.background.set_client(volume_number, entitlement, now);
-        let member = inner.members.entry(volume_number).or_insert_with(|| Member {
+        let entry = inner.volumes.entry(volume_number).or_insert_with(|| VolumeEntry {
             volume: volume.to_owned(),
             entitlement,
             last_request_at: Nanos::ZERO,
@@ -283,14 +292,14 @@ impl<S: Seam> Datastore<S> {
             waited_requests: 0,
             total_wait: Nanos::ZERO,
         });
-        member.entitlement = entitlement;
+        entry.entitlement = entitlement;
     }
 
     /// Checks whether a volume may reserve `wanted_iops` beside the reservations of the others.
     pub fn check_reservation(&self, volume_number: u32, wanted_iops: u64) -> Result<(), ReservationError> {
         let inner = self.inner.borrow();
-        let others = inner.members.iter().filter(|(other, _)| **other != volume_number);
-        let others_iops: u64 = others.map(|(_, member)| member.entitlement.reservation).sum();
+        let others = inner.volumes.iter().filter(|(other, _)| **other != volume_number);
+        let others_iops: u64 = others.map(|(_, entry)| entry.entitlement.reservation).sum();
         let Some(measured_rate) = inner.measured_accesses_per_second.filter(|_| wanted_iops > 0) else { return Ok(()) };
         let reservable_iops = (measured_rate * RESERVABLE_PERCENT / 100.0) as u64;
         if others_iops.saturating_add(wanted_iops) <= reservable_iops {
@@ -305,8 +314,8 @@ impl<S: Seam> Datastore<S> {
         let now = self.seam.now();
         let (waiting, granted) = {
             let mut inner = self.inner.borrow_mut();
-            let removed = inner.members.remove(&volume_number);
-            inner.active_members -= usize::from(removed.is_some_and(|member| member.is_active));
+            let removed = inner.volumes.remove(&volume_number);
+            inner.active_volumes -= usize::from(removed.is_some_and(|entry| entry.is_active));
             let mut waiting = inner.scheduler.remove(volume_number);
             waiting.extend(inner.background.remove(volume_number));
             let disk_time = inner.clock.time(now);
@@ -355,10 +364,10 @@ impl<S: Seam> Datastore<S> {
         entry.is_claimed.set(true);
         let waited = self.seam.now().since(now);
         if waited > Nanos::ZERO
-            && let Some(member) = self.inner.borrow_mut().members.get_mut(&volume_number)
+            && let Some(volume) = self.inner.borrow_mut().volumes.get_mut(&volume_number)
         {
-            member.waited_requests += 1;
-            member.total_wait += waited;
+            volume.waited_requests += 1;
+            volume.total_wait += waited;
         }
         let (bypasses_window, priority) = (entry.queued.bypasses_window.get(), entry.queued.priority.get());
         IoSlot {
@@ -372,6 +381,7 @@ impl<S: Seam> Datastore<S> {
         }
     }
 
+    /// Present time on the clock of the window.
     fn disk_time(&self) -> Nanos {
         self.inner.borrow().clock.time(self.seam.now())
     }
@@ -388,13 +398,13 @@ impl<S: Seam> Datastore<S> {
         let mut inner = self.inner.borrow_mut();
         inner.roll_period(now);
         inner.count_request(volume_number, cost, now);
-        let starts_timer = inner.active_members > 1 && !std::mem::replace(&mut inner.is_ticking, true);
+        let starts_timer = inner.active_volumes > 1 && !std::mem::replace(&mut inner.is_ticking, true);
         if starts_timer {
             inner.clock.start(now);
             self.seam.spawn(Rc::clone(self).tick());
         }
         let is_uncontended = !inner.window.is_congested() && !inner.has_waiting();
-        if is_uncontended || inner.active_members < 2 || !inner.members.contains_key(&volume_number) {
+        if is_uncontended || inner.active_volumes < 2 || !inner.volumes.contains_key(&volume_number) {
             inner.begin_request(volume_number, cost, priority, now);
             return None;
         }
@@ -431,7 +441,7 @@ impl<S: Seam> Datastore<S> {
                 inner.update_congestion(was_congested, now);
                 let granted = inner.admit(now);
                 let is_idle = !inner.has_waiting() && inner.window.outstanding() == Cost::default();
-                if is_idle || inner.active_members < 2 {
+                if is_idle || inner.active_volumes < 2 {
                     inner.clock.stop(now);
                     inner.is_ticking = false;
                 }
@@ -457,12 +467,12 @@ impl<S: Seam> Datastore<S> {
         let granted = {
             let inner = &mut *self.inner.borrow_mut();
             inner.roll_period(now);
-            let shared = inner.active_members > 1;
+            let shared = inner.active_volumes > 1;
             let was_congested = inner.window.is_congested();
-            if let Some(member) = inner.members.get_mut(&volume_number) {
-                (member.outstanding, member.last_completion_at) = (member.outstanding - cost, now);
+            if let Some(entry) = inner.volumes.get_mut(&volume_number) {
+                (entry.outstanding, entry.last_completion_at) = (entry.outstanding - cost, now);
                 if priority == Priority::Background {
-                    member.outstanding_background = member.outstanding_background - cost;
+                    entry.outstanding_background = entry.outstanding_background - cost;
                 }
             }
             if bypasses_window {
@@ -486,23 +496,23 @@ impl<S: Seam> Datastore<S> {
         inner.roll_period(now);
         let (latency, rate) = inner.window.last_sample();
         let active_shares = inner.active_shares();
-        let used: Cost = inner.members.values().map(|member| member.used_in_last_period).sum();
-        let mut members: Vec<_> = inner
-            .members
+        let used: Cost = inner.volumes.values().map(|entry| entry.used_in_last_period).sum();
+        let mut volumes: Vec<_> = inner
+            .volumes
             .iter()
-            .map(|(number, member)| MemberStats {
-                volume: member.volume.clone(),
-                shares: member.entitlement.shares,
-                reservation_iops: member.entitlement.reservation,
-                entitled_ratio: inner.entitled_ratio(member, active_shares),
-                used_ratio: member.used_in_last_period.0 as f64 / used.0.max(1) as f64,
-                accesses: member.total_used.as_accesses(),
-                waited_requests: member.waited_requests,
-                total_wait: member.total_wait,
+            .map(|(number, entry)| DatastoreVolumeStats {
+                volume: entry.volume.clone(),
+                shares: entry.entitlement.shares,
+                reservation_iops: entry.entitlement.reservation,
+                entitled_ratio: inner.entitled_ratio(entry, active_shares),
+                used_ratio: entry.used_in_last_period.0 as f64 / used.0.max(1) as f64,
+                accesses: entry.total_used.as_accesses(),
+                waited_requests: entry.waited_requests,
+                total_wait: entry.total_wait,
                 waiting_requests: inner.count_waiting(*number),
             })
             .collect();
-        members.sort_by(|a, b| a.volume.cmp(&b.volume));
+        volumes.sort_by(|a, b| a.volume.cmp(&b.volume));
         let since =
             inner.recent_episodes.back().filter(|episode| episode.ended_at.is_none()).map(|episode| episode.began_at);
         DatastoreStats {
@@ -517,14 +527,14 @@ impl<S: Seam> Datastore<S> {
             measured_accesses_per_second: inner.measured_accesses_per_second,
             window_accesses: inner.window.size().map(Cost::as_accesses),
             outstanding_accesses: inner.window.outstanding().as_accesses(),
-            members,
+            volumes,
             recent_episodes: inner.recent_episodes.iter().cloned().collect(),
         }
     }
 }
 
-impl Member {
-    /// Its outstanding client requests.
+impl VolumeEntry {
+    /// Outstanding work of its client requests.
     fn outstanding_foreground(&self) -> Cost {
         self.outstanding - self.outstanding_background
     }
@@ -549,23 +559,23 @@ impl Inner {
         }
         let stalled_after =
             STALLED_AFTER.max(Nanos(self.window.threshold().0.saturating_mul(STALLED_THRESHOLD_FACTOR)));
-        let is_stalled = |member: &Member| {
-            member.outstanding > Cost::default() && now.since(member.last_completion_at) > stalled_after
+        let is_stalled = |entry: &VolumeEntry| {
+            entry.outstanding > Cost::default() && now.since(entry.last_completion_at) > stalled_after
         };
         let stalled: Vec<u32> =
-            self.members.iter().filter(|(_, member)| is_stalled(member)).map(|(number, _)| *number).collect();
-        let hung_cost: Cost = stalled.iter().map(|number| self.members[number].outstanding_foreground()).sum();
+            self.volumes.iter().filter(|(_, entry)| is_stalled(entry)).map(|(number, _)| *number).collect();
+        let stalled_cost: Cost = stalled.iter().map(|number| self.volumes[number].outstanding_foreground()).sum();
         while !self.scheduler.is_empty() {
-            let members = &self.members;
-            let next = if self.active_members < 2 {
+            let volumes = &self.volumes;
+            let next = if self.active_volumes < 2 {
                 self.scheduler.pop(now)
-            } else if self.window.has_room(self.bypassing_cost + hung_cost) {
+            } else if self.window.has_room(self.bypassing_cost + stalled_cost) {
                 self.scheduler.pop_among(now, |number| !stalled.contains(&number))
             } else {
                 self.window.record_wait(self.clock.time(now));
                 let bypass_max = self.window.size().map_or(SMALL_REQUEST, |size| SMALL_REQUEST.max(Cost(size.0 / 2)));
                 let is_small = |number: u32, cost: Cost| {
-                    let outstanding = members.get(&number).map_or(SMALL_REQUEST, Member::outstanding_foreground);
+                    let outstanding = volumes.get(&number).map_or(SMALL_REQUEST, VolumeEntry::outstanding_foreground);
                     cost <= SMALL_REQUEST && outstanding < SMALL_REQUEST && !stalled.contains(&number)
                 };
                 let small =
@@ -586,11 +596,11 @@ impl Inner {
 
     /// Admits background work: beside client requests while none of them waits, else within its own part of the window.
     fn admit_background(&mut self, stalled: &[u32], now: Nanos, granted: &mut Vec<Rc<QueuedRequest>>) {
-        let hung_cost: Cost = stalled.iter().map(|number| self.members[number].outstanding_background).sum();
+        let stalled_cost: Cost = stalled.iter().map(|number| self.volumes[number].outstanding_background).sum();
         while !self.background.is_empty() {
-            let next = if self.active_members < 2 {
+            let next = if self.active_volumes < 2 {
                 self.background.pop(now)
-            } else if self.window.has_room_for_background(!self.scheduler.is_empty(), hung_cost) {
+            } else if self.window.has_room_for_background(!self.scheduler.is_empty(), stalled_cost) {
                 self.background.pop_among(now, |number| !stalled.contains(&number))
             } else {
                 None
@@ -604,27 +614,28 @@ impl Inner {
     /// Counts a request as outstanding.
     fn begin_request(&mut self, volume_number: u32, cost: Cost, priority: Priority, now: Nanos) {
         self.window.begin(cost, priority, self.clock.time(now));
-        if let Some(member) = self.members.get_mut(&volume_number) {
-            if member.outstanding == Cost::default() {
-                member.last_completion_at = now;
+        if let Some(entry) = self.volumes.get_mut(&volume_number) {
+            if entry.outstanding == Cost::default() {
+                entry.last_completion_at = now;
             }
-            member.outstanding += cost;
+            entry.outstanding += cost;
             if priority == Priority::Background {
-                member.outstanding_background += cost;
+                entry.outstanding_background += cost;
             }
         }
     }
 
+    /// Counts a request that arrives, admitted or not.
     fn count_request(&mut self, volume_number: u32, cost: Cost, now: Nanos) {
-        if let Some(member) = self.members.get_mut(&volume_number) {
-            member.last_request_at = now;
-            self.active_members += usize::from(!std::mem::replace(&mut member.is_active, true));
-            member.used_in_period += cost;
-            member.total_used += cost;
+        if let Some(entry) = self.volumes.get_mut(&volume_number) {
+            entry.last_request_at = now;
+            self.active_volumes += usize::from(!std::mem::replace(&mut entry.is_active, true));
+            entry.used_in_period += cost;
+            entry.total_used += cost;
         }
     }
 
-    /// Starts a new period if the present one is over, and updates the congestion and the active members.
+    /// Starts a new period if the present one is over, and updates the congestion and the active volumes.
     fn roll_period(&mut self, now: Nanos) {
         let was_congested = self.window.is_congested();
         self.window.end_if_idle(self.clock.time(now));
@@ -633,31 +644,31 @@ impl Inner {
             return;
         }
         let skipped = now.since(self.period_started_at).0 >= 2 * USE_PERIOD.0;
-        for (number, member) in &mut self.members {
-            member.used_in_last_period = if skipped { Cost::default() } else { member.used_in_period };
-            member.used_in_period = Cost::default();
+        for (number, entry) in &mut self.volumes {
+            entry.used_in_last_period = if skipped { Cost::default() } else { entry.used_in_period };
+            entry.used_in_period = Cost::default();
             // A volume with waiting requests stays active, however long they wait.
             let waiting = self.scheduler.waiting_of(*number) + self.background.waiting_of(*number);
-            let waits = member.outstanding > Cost::default() || waiting > 0;
-            member.is_active &= waits || now.since(member.last_request_at) < INACTIVE_AFTER;
+            let waits = entry.outstanding > Cost::default() || waiting > 0;
+            entry.is_active &= waits || now.since(entry.last_request_at) < INACTIVE_AFTER;
         }
-        self.active_members = self.members.values().filter(|member| member.is_active).count();
+        self.active_volumes = self.volumes.values().filter(|entry| entry.is_active).count();
         self.period_started_at = now;
     }
 
     /// Shares of all active volumes.
     fn active_shares(&self) -> u64 {
-        let active = self.members.values().filter(|member| member.is_active);
-        active.map(|member| u64::from(member.entitlement.shares)).sum()
+        let active = self.volumes.values().filter(|entry| entry.is_active);
+        active.map(|entry| u64::from(entry.entitlement.shares)).sum()
     }
 
     /// The part of the datastore that a volume is entitled to beside the active volumes.
-    fn entitled_ratio(&self, member: &Member, active_shares: u64) -> f64 {
-        let own = u64::from(member.entitlement.shares);
-        let total_shares = if member.is_active { active_shares } else { active_shares + own };
+    fn entitled_ratio(&self, entry: &VolumeEntry, active_shares: u64) -> f64 {
+        let own = u64::from(entry.entitlement.shares);
+        let total_shares = if entry.is_active { active_shares } else { active_shares + own };
         let by_shares = own as f64 / total_shares.max(1) as f64;
         let reserved =
-            self.measured_accesses_per_second.map_or(0.0, |rate| member.entitlement.reservation as f64 / rate.max(1.0));
+            self.measured_accesses_per_second.map_or(0.0, |rate| entry.entitlement.reservation as f64 / rate.max(1.0));
         by_shares.max(reserved).min(1.0)
     }
 
@@ -677,17 +688,16 @@ impl Inner {
             }
             return;
         }
-        let active: Vec<&Member> = self.members.values().filter(|member| member.is_active).collect();
-        let used = |member: &Member| (member.used_in_last_period + member.used_in_period).0 as f64;
-        let (total_used, shares) =
-            (active.iter().map(|member| used(member)).sum::<f64>().max(1.0), self.active_shares());
-        let excess = |member: &Member| used(member) / total_used - self.entitled_ratio(member, shares);
+        let active: Vec<&VolumeEntry> = self.volumes.values().filter(|entry| entry.is_active).collect();
+        let used = |entry: &VolumeEntry| (entry.used_in_last_period + entry.used_in_period).0 as f64;
+        let (total_used, shares) = (active.iter().map(|entry| used(entry)).sum::<f64>().max(1.0), self.active_shares());
+        let excess = |entry: &VolumeEntry| used(entry) / total_used - self.entitled_ratio(entry, shares);
         let cause = active.iter().max_by(|a, b| excess(a).total_cmp(&excess(b)));
         let episode = Episode {
             began_at: now,
             ended_at: None,
-            caused_by: cause.map(|member| member.volume.clone()).unwrap_or_default(),
-            contenders: active.iter().take(CONTENDERS_MAX).map(|member| member.volume.clone()).collect(),
+            caused_by: cause.map(|entry| entry.volume.clone()).unwrap_or_default(),
+            contenders: active.iter().take(CONTENDERS_MAX).map(|entry| entry.volume.clone()).collect(),
         };
         if self.recent_episodes.len() == EPISODES_MAX {
             self.recent_episodes.pop_front();

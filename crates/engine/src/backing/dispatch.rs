@@ -43,7 +43,7 @@ impl Cause {
 
 /// Kind of a request to a backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Op {
+pub enum BackingOp {
     /// Read.
     Read,
     /// Write.
@@ -54,16 +54,24 @@ pub enum Op {
     Flush,
 }
 
-impl Op {
+impl BackingOp {
     /// All kinds with their names in metrics.
-    pub const ALL: [(&'static str, Op); 4] =
-        [("read", Op::Read), ("write", Op::Write), ("zero", Op::Zero), ("flush", Op::Flush)];
+    pub const ALL: [(&'static str, BackingOp); 4] = [
+        ("read", BackingOp::Read),
+        ("write", BackingOp::Write),
+        ("zero", BackingOp::Zero),
+        ("flush", BackingOp::Flush),
+    ];
 }
 
+/// Requests of one cause.
 #[derive(Default)]
 struct CauseClass {
+    /// Requests that hold a permit.
     in_flight_requests: Cell<u32>,
+    /// Limit of requests in flight.
     requests_max: Cell<u32>,
+    /// Requests that wait for a permit, the longest waiting first.
     queue: RefCell<VecDeque<Rc<OneShotEvent>>>,
 }
 
@@ -79,6 +87,7 @@ impl CauseClass {
     }
 }
 
+/// State of a dispatch.
 struct Inner {
     queue_depth: u32,
     classes: [CauseClass; Cause::ALL.len()],
@@ -90,13 +99,13 @@ struct Inner {
 #[derive(Clone)]
 pub struct Dispatch(Rc<Inner>);
 
-/// Conditions of destage's limit.
+/// Conditions that determine destage's limit in the backing's queue.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct DestageDemand {
+pub struct DestageConditions {
     /// Dirty data in percent of its bound.
     pub pressure_percent: u64,
     /// A client waits for destage.
-    pub is_waited_for: bool,
+    pub is_awaited: bool,
     /// Clients have sent no request for a while.
     pub are_clients_idle: bool,
 }
@@ -112,8 +121,8 @@ impl Dispatch {
     /// miss would find the queue full of destage if only reads in quick succession counted.
     pub const READ_EXPECTED_FOR: Nanos = Nanos::from_secs(10);
 
-    /// Destage's limit in percent of the queue depth while clients read and none waits for it; `pressure_percent` is
-    /// the dirty data in percent of its bound.
+    /// Destage's limit in percent of the queue depth while clients read and no client waits for destage;
+    /// `pressure_percent` is the dirty data in percent of its bound.
     pub fn destage_percent(pressure_percent: u64) -> u64 {
         let next = DESTAGE_LIMIT_PERCENTS.iter().position(|(bound, _)| pressure_percent < *bound);
         let Some(next) = next else { return 100 };
@@ -121,7 +130,7 @@ impl Dispatch {
         low + (pressure_percent - from) * (high - low) / (to - from)
     }
 
-    /// A dispatch for a backing whose throughput grows with up to `depth` requests in parallel.
+    /// The dispatch of a backing whose throughput grows with up to `queue_depth` requests in parallel.
     pub fn new(queue_depth: u32) -> Self {
         let depth = queue_depth.max(4);
         let inner = Inner { queue_depth: depth, classes: Default::default(), last_read_at: Cell::default() };
@@ -133,8 +142,8 @@ impl Dispatch {
     }
 
     /// Waits for a permit, in the order of arrival.
-    pub async fn enter(&self, cause: Cause) -> Permit {
-        if let Some(permit) = self.try_enter(cause) {
+    pub async fn acquire(&self, cause: Cause) -> Permit {
+        if let Some(permit) = self.try_acquire(cause) {
             return permit;
         }
         let granted = Rc::<OneShotEvent>::default();
@@ -144,7 +153,7 @@ impl Dispatch {
     }
 
     /// Returns a permit if one is free and no request waits.
-    pub fn try_enter(&self, cause: Cause) -> Option<Permit> {
+    pub fn try_acquire(&self, cause: Cause) -> Option<Permit> {
         let class = self.class(cause);
         if self.is_full(cause) || !class.queue.borrow().is_empty() {
             return None;
@@ -178,16 +187,16 @@ impl Dispatch {
     }
 
     /// Sets destage's limit.
-    pub fn set_destage_limit(&self, now: Nanos, demand: DestageDemand) {
-        let DestageDemand { pressure_percent: pressure, is_waited_for, are_clients_idle: clients_idle } = demand;
+    pub fn set_destage_limit(&self, now: Nanos, conditions: DestageConditions) {
+        let DestageConditions { pressure_percent: pressure, is_awaited, are_clients_idle: clients_idle } = conditions;
         let depth = u64::from(self.0.queue_depth);
         if self.class(Cause::ClientRead).in_flight_requests.get() > 0 {
             self.0.last_read_at.set(Some(now));
         }
-        let has_read = self.0.last_read_at.get().is_some_and(|read| now.since(read) < Self::READ_EXPECTED_FOR);
-        let percent = if clients_idle || !has_read {
+        let expects_read = self.0.last_read_at.get().is_some_and(|read| now.since(read) < Self::READ_EXPECTED_FOR);
+        let percent = if clients_idle || !expects_read {
             100
-        } else if is_waited_for {
+        } else if is_awaited {
             50.max(pressure)
         } else {
             Self::destage_percent(pressure)
@@ -197,6 +206,7 @@ impl Dispatch {
         destage.admit();
     }
 
+    /// The requests of a cause.
     fn class(&self, cause: Cause) -> &CauseClass {
         &self.0.classes[cause as usize]
     }
@@ -220,27 +230,27 @@ mod tests {
     #[test]
     fn destage_gets_more_permits_as_dirty_data_nears_its_bound() {
         let dispatch = Dispatch::new(160);
-        let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");
-        let destage_permits = |now, demand| {
-            dispatch.set_destage_limit(now, demand);
+        let read = dispatch.try_acquire(Cause::ClientRead).expect("the queue is empty");
+        let destage_permits = |now, conditions| {
+            dispatch.set_destage_limit(now, conditions);
             let mut held = Vec::new();
-            while let Some(permit) = dispatch.try_enter(Cause::Destage) {
+            while let Some(permit) = dispatch.try_acquire(Cause::Destage) {
                 held.push(permit);
             }
             held.len()
         };
-        let at_pressure = |pressure| DestageDemand { pressure_percent: pressure, ..DestageDemand::default() };
+        let at_pressure = |pressure| DestageConditions { pressure_percent: pressure, ..DestageConditions::default() };
         let now = Nanos::from_secs(1);
         assert_eq!(
             [0, 25, 50, 75, 100].map(|pressure| destage_permits(now, at_pressure(pressure))),
             [1, 9, 32, 96, 160]
         );
-        let waited_for = |pressure| DestageDemand { is_waited_for: true, ..at_pressure(pressure) };
-        assert_eq!([0, 75].map(|pressure| destage_permits(now, waited_for(pressure))), [80, 120]);
+        let awaited = |pressure| DestageConditions { is_awaited: true, ..at_pressure(pressure) };
+        assert_eq!([0, 75].map(|pressure| destage_permits(now, awaited(pressure))), [80, 120]);
         drop(read);
         let expected = now + Nanos(Dispatch::READ_EXPECTED_FOR.0 - 1);
         assert_eq!(destage_permits(expected, at_pressure(0)), 1, "another read is expected");
-        let clients_idle = DestageDemand { are_clients_idle: true, ..at_pressure(0) };
+        let clients_idle = DestageConditions { are_clients_idle: true, ..at_pressure(0) };
         assert_eq!(destage_permits(expected, clients_idle), 160, "clients are idle");
         assert_eq!(destage_permits(now + Dispatch::READ_EXPECTED_FOR, at_pressure(0)), 160, "no client reads");
     }
@@ -249,13 +259,13 @@ mod tests {
     fn raised_limit_admits_all_waiting_requests_up_to_it() {
         let world = World::new(WorldSpec::new(1));
         let (seam, dispatch) = (world.seam(), Dispatch::new(32));
-        let read = dispatch.try_enter(Cause::ClientRead).expect("the queue is empty");
-        dispatch.set_destage_limit(seam.now(), DestageDemand::default());
+        let read = dispatch.try_acquire(Cause::ClientRead).expect("the queue is empty");
+        dispatch.set_destage_limit(seam.now(), DestageConditions::default());
         let admitted = Rc::new(Cell::new(0));
         for _ in 0..30 {
             let (dispatch, admitted) = (dispatch.clone(), Rc::clone(&admitted));
             seam.spawn(async move {
-                let _permit = dispatch.enter(Cause::Destage).await;
+                let _permit = dispatch.acquire(Cause::Destage).await;
                 admitted.set(admitted.get() + 1);
                 std::future::pending::<()>().await;
             });
@@ -264,7 +274,7 @@ mod tests {
         settle();
         assert_eq!(admitted.get(), 1);
         drop(read);
-        dispatch.set_destage_limit(seam.now() + Dispatch::READ_EXPECTED_FOR, DestageDemand::default());
+        dispatch.set_destage_limit(seam.now() + Dispatch::READ_EXPECTED_FOR, DestageConditions::default());
         settle();
         assert_eq!(admitted.get(), 30);
     }

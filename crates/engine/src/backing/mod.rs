@@ -2,16 +2,16 @@
 
 mod datastore;
 mod dispatch;
-mod pool_member;
+mod group_disk;
 
 use nbd_client::NbdDisk;
 use pool::PoolDisk;
 use seam::model::ModelledDisk;
 use seam::{Seam, forward_to_variants};
 
-pub use datastore::{Datastore, DatastoreStats, Episode, IoSlot, MemberStats, ReservationError};
-pub use dispatch::{Cause, DestageDemand, Dispatch, Op, Permit};
-pub use pool_member::PoolMember;
+pub use datastore::{Datastore, DatastoreStats, DatastoreVolumeStats, Episode, IoSlot, ReservationError};
+pub use dispatch::{BackingOp, Cause, DestageConditions, Dispatch, Permit};
+pub use group_disk::GroupDisk;
 pub use qos::Priority;
 
 /// Storage of any kind for a volume.
@@ -25,7 +25,7 @@ pub enum AnyDisk<S: Seam> {
     /// A volume of a pool.
     Pool(PoolDisk<S, S::Disk>),
     /// A volume of a pool on modelled hardware.
-    ModelledPool(PoolDisk<S, PoolMember<S>>),
+    ModelledPool(PoolDisk<S, GroupDisk<S>>),
 }
 
 forward_to_variants!(AnyDisk: Plain, Modelled, Nbd, Pool, ModelledPool);

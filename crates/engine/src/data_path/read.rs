@@ -12,11 +12,11 @@ use crate::fill::reload::ReloadReason;
 use crate::fill::sibling_read::read_sibling_flash;
 use crate::flash_tier::counters::MissReason;
 use crate::memory::{BlockNo, MemoryCache, PageNo, Sectors};
-use crate::policy::Admit;
+use crate::policy::InsertKind;
 use crate::shard::fill_guard::FillGuard;
-use crate::shard::siblings::{SiblingCopy, SiblingSearch, SiblingUse};
+use crate::shard::siblings::{SiblingAllowance, SiblingCopy, SiblingSearch};
 use crate::shard::state::State;
-use crate::shard::wait::WriteWait;
+use crate::shard::write_wait::WriteWait;
 use crate::shard::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::spec::Sabotage;
 use crate::stats::{ReadKind, SourceBytes};
@@ -30,7 +30,7 @@ const FILL_BLOCKS_MAX: u64 = 64;
 
 impl<S: Seam> Shard<S> {
     /// Appends all of the range to `out` if it is in memory, else leaves `out` as it was.
-    pub fn read_now(self: &ShardRef<S>, at: ByteOffset, len_bytes: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
+    pub fn try_read(self: &ShardRef<S>, at: ByteOffset, len_bytes: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
         if len_bytes > IMMEDIATE_READ_BLOCKS_MAX * BLOCK_BYTES {
             return false;
         }
@@ -93,6 +93,8 @@ impl<S: Seam> Shard<S> {
         self.read_with_sources(at, len_bytes, out, true, trace, &mut ReadSources::default()).await
     }
 
+    /// Appends the range to `out`, and records in `sources` where its blocks came from. Each pass takes what memory
+    /// serves, and reads or waits for the rest, until no block is missing.
     async fn read_with_sources(
         self: &ShardRef<S>,
         at: ByteOffset,
@@ -106,8 +108,8 @@ impl<S: Seam> Shard<S> {
         let mut pieces: Vec<Option<Piece<S::Block>>> = Vec::new();
         pieces.resize_with(spans.len(), || None);
         let is_sequential = may_admit && self.record_stream_read(at, len_bytes);
-        let sibling_use = SiblingUse::default();
-        let mut read = ReadProgress { spans, pieces, may_admit, is_sequential, sibling_use, trace, sources };
+        let sibling_allowance = SiblingAllowance::default();
+        let mut read = ReadProgress { spans, pieces, may_admit, is_sequential, sibling_allowance, trace, sources };
         let mut is_first_pass = true;
         self.last_request_at.set(self.seam().now());
         loop {
@@ -123,7 +125,7 @@ impl<S: Seam> Shard<S> {
                 continue;
             };
             self.reload_spilled_runs(&mut read, plan.spilled_runs, &mut buffers).await?;
-            let kind = if is_sequential { Admit::Stream } else { Admit::Normal };
+            let kind = if is_sequential { InsertKind::Stream } else { InsertKind::Normal };
             let admit = (may_admit && self.admits_reads()).then_some(kind);
             self.read_sibling_runs(&mut read, plan.sibling_flash_runs, &mut buffers, admit).await;
             if !plan.missing_runs.is_empty() {
@@ -132,7 +134,7 @@ impl<S: Seam> Shard<S> {
                 self.join_fill(&mut read, self, &guard).await;
             } else if let Some((sibling, guard)) = plan.sibling_fill {
                 self.join_fill(&mut read, &sibling, &guard).await;
-                read.sibling_use.fills_left -= 1;
+                read.sibling_allowance.fills_left -= 1;
             } else if read.pieces.iter().all(Option::is_some) {
                 break;
             }
@@ -146,7 +148,7 @@ impl<S: Seam> Shard<S> {
     fn plan_pass(&self, read: &mut ReadProgress<'_, S>) -> (ReadPlan<S>, u64) {
         self.with_state(|state, memory| {
             let (spans, pieces) = (&read.spans, &mut read.pieces);
-            let plan = self.plan_read(state, memory, spans, pieces, (read.sibling_use, read.may_admit));
+            let plan = self.plan_read(state, memory, spans, pieces, read.sibling_allowance, read.may_admit);
             let cached = spans.iter().zip(pieces).filter(|(_, piece)| piece.is_some()).map(|(span, _)| *span);
             let bytes = if plan.is_read_ahead { self.record_readahead_uses(memory, cached) } else { 0 };
             (plan, bytes)
@@ -199,14 +201,14 @@ impl<S: Seam> Shard<S> {
         read: &mut ReadProgress<'_, S>,
         runs: Vec<SiblingRun<S>>,
         buffers: &mut Vec<S::BlockMut>,
-        admit: Option<Admit>,
+        admit: Option<InsertKind>,
     ) {
         for (sibling, run) in runs {
             let run_buffers = buffers.split_off(buffers.len() - BlockNo::count(&run) as usize);
             let filled = read_sibling_flash(self, &sibling, run, run_buffers, admit).await;
             read.trace.record(Step::Flash, self.seam().now());
             let Some(filled) = filled else {
-                read.sibling_use.may_use_flash = false;
+                read.sibling_allowance.may_use_flash = false;
                 continue;
             };
             read.sources.flash_blocks += filled.blocks.len();
@@ -229,7 +231,7 @@ impl<S: Seam> Shard<S> {
         read: &mut ReadProgress<'_, S>,
         runs: Vec<Range<BlockNo>>,
         buffers: Vec<S::BlockMut>,
-        admit: Option<Admit>,
+        admit: Option<InsertKind>,
     ) -> Result<(), RequestError> {
         let filled = self.fill_all(runs, buffers, admit, &read.spans, &read.sources.pages_to_promote).await?;
         let is_all_flash = filled.iter().all(|filled| filled.flash_blocks == filled.blocks.len());
@@ -248,6 +250,7 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
+    /// Counts a read by its sources: as a hit, a partial hit or a miss with its reason.
     fn count_read(&self, request_bytes: u64, sources: &ReadSources, has_succeeded: bool) {
         let from_elsewhere = sources.backing_blocks > 0 || sources.has_joined || !has_succeeded;
         let from_cache = sources.memory_blocks + sources.flash_blocks;
@@ -259,7 +262,7 @@ impl<S: Seam> Shard<S> {
         } else if !from_elsewhere && sources.flash_blocks > 0 {
             ReadKind::Flash
         } else if from_cache > 0 {
-            ReadKind::Part
+            ReadKind::Partial
         } else {
             ReadKind::Miss
         };
@@ -272,10 +275,10 @@ impl<S: Seam> Shard<S> {
             _ if !has_succeeded => counters.count_miss(MissReason::Failed),
             _ if sources.unreadable_blocks > 0 => counters.count_miss(MissReason::BadCopy),
             _ if sources.has_joined && sources.backing_blocks == 0 => counters.count_miss(MissReason::Joined),
-            _ if self.flash_tier.is_used() && !self.flash_tier.is_checked() => {
+            _ if self.flash_tier.has_flash_cache() && !self.flash_tier.is_checked() => {
                 counters.count_miss(MissReason::Unchecked)
             }
-            ReadKind::Part => counters.count_miss(MissReason::Part),
+            ReadKind::Partial => counters.count_miss(MissReason::Partial),
             ReadKind::Miss => counters.count_miss(MissReason::Absent),
         }
     }
@@ -316,15 +319,16 @@ impl<S: Seam> Shard<S> {
         zero.then(|| Piece::new(self.seam().zero_block(), span.offset_in_block, span.len_bytes))
     }
 
-    /// Takes the pieces that memory serves, and determines the sources of the others. The last argument says which
-    /// copies of siblings the request may use, and whether it admits blocks to memory.
+    /// Takes the pieces that memory serves, and determines the sources of the others. `sibling_allowance`: copies of
+    /// siblings that the request may use. `may_admit`: the request may admit blocks to memory.
     fn plan_read(
         &self,
         state: &State,
         memory: &mut MemoryCache<S>,
         spans: &[Span],
         pieces: &mut [Option<Piece<S::Block>>],
-        (sibling_use, may_admit): (SiblingUse, bool),
+        sibling_allowance: SiblingAllowance,
+        may_admit: bool,
     ) -> ReadPlan<S> {
         let mut plan = ReadPlan::default();
         let mut search = SiblingSearch::default();
@@ -342,7 +346,7 @@ impl<S: Seam> Shard<S> {
             let block = span.block;
             let is_spilled = state.log_tracker.is_spilled(block) && !self.has_sabotage(Sabotage::FillOverSpilled);
             if !is_spilled && memory.find(self.volume_number, block).is_none() {
-                match self.find_sibling_copy(memory, &mut search, sibling_use, block) {
+                match self.find_sibling_copy(memory, &mut search, sibling_allowance, block) {
                     Some(SiblingCopy::Memory(sibling, content)) => {
                         *piece = Some(Piece::new(content, span.offset_in_block, span.len_bytes));
                         plan.sibling_read_bytes += span.len_bytes as u64;
@@ -382,7 +386,7 @@ impl<S: Seam> Shard<S> {
         self: &ShardRef<S>,
         runs: Vec<Range<BlockNo>>,
         mut buffers: Vec<S::BlockMut>,
-        admit: Option<Admit>,
+        admit: Option<InsertKind>,
         spans: &[Span],
         pages_to_promote: &[PageNo],
     ) -> Result<Vec<FillResult<S>>, RequestError> {
@@ -472,11 +476,11 @@ impl<S: Seam> Shard<S> {
 
     /// Reads the absent ones of `blocks` into memory. Errors are dropped: a later client request reports them.
     pub async fn read_ahead(self: &ShardRef<S>, blocks: Range<BlockNo>) {
-        self.fill_absent(blocks, Admit::Stream, Cause::Readahead).await;
+        self.fill_absent(blocks, InsertKind::Stream, Cause::Readahead).await;
     }
 
     /// Like [`Shard::read_ahead`], for another cause.
-    pub async fn fill_absent(self: &ShardRef<S>, blocks: Range<BlockNo>, admit: Admit, cause: Cause) {
+    pub async fn fill_absent(self: &ShardRef<S>, blocks: Range<BlockNo>, admit: InsertKind, cause: Cause) {
         let mut next = blocks.start;
         while next < blocks.end && self.admits_reads() {
             let run = self.with_state(|state, memory| {
@@ -486,7 +490,7 @@ impl<S: Seam> Shard<S> {
                         && !state.zeroes.contains(block)
                         && !state.log_tracker.is_spilled(block)
                         && state.fill_guard_for(block, Sectors::ALL).is_none()
-                        && self.find_sibling_copy(memory, &mut search, SiblingUse::default(), block).is_none();
+                        && self.find_sibling_copy(memory, &mut search, SiblingAllowance::default(), block).is_none();
                     if is_absent {
                         self.register_as_sibling(&search);
                     }
@@ -511,15 +515,21 @@ impl<S: Seam> Shard<S> {
 /// Sources of a read's blocks.
 #[derive(Default)]
 struct ReadSources {
+    /// Blocks of the request.
     requested_blocks: usize,
+    /// Blocks that the first pass found in memory.
     memory_blocks: usize,
+    /// Blocks read from flash.
     flash_blocks: usize,
+    /// Blocks read from the backing.
     backing_blocks: usize,
     /// Bytes from memory, blocks that were read ahead included.
     memory_bytes: u64,
+    /// Bytes from blocks in memory that were read ahead.
     prefetched_bytes: u64,
     /// Bytes from the cache of a sibling; they count as memory or flash, too.
     sibling_read_bytes: u64,
+    /// The read waited for the fill of another request.
     has_joined: bool,
     /// Blocks that flash failed to deliver.
     unreadable_blocks: usize,
@@ -554,7 +564,7 @@ struct ReadProgress<'a, S: Seam> {
     /// The read continues a sequential stream.
     is_sequential: bool,
     /// Copies of siblings that the read may use.
-    sibling_use: SiblingUse,
+    sibling_allowance: SiblingAllowance,
     trace: &'a LatencyTrace,
     sources: &'a mut ReadSources,
 }

@@ -13,8 +13,8 @@ use crate::shard::{Shard, ShardRef, blocks_of};
 const DELAY_MAX: Nanos = Nanos::from_millis(500);
 
 impl<S: Seam> Shard<S> {
-    /// True if a write may enter the cache without waiting.
-    pub fn has_room_now(&self, at: ByteOffset, len_bytes: usize) -> bool {
+    /// True if a write may enter the cache without waiting: dirty data stays below the soft limit, and no write queues.
+    pub fn has_room_for(&self, at: ByteOffset, len_bytes: usize) -> bool {
         let blocks = blocks_of(at, len_bytes as u64);
         let not_clean_blocks = self.state.borrow().not_clean_blocks() + BlockNo::count(&blocks);
         not_clean_blocks * 100 <= self.throttle.limit_blocks.get() * SOFT_LIMIT_PERCENT

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Nanos, Seam};
 
 use crate::memory::{MemoryCache, Sectors};
-use crate::policy::Admit;
+use crate::policy::InsertKind;
 use crate::shard::state::State;
-use crate::shard::wait::WriteWait;
+use crate::shard::write_wait::WriteWait;
 use crate::shard::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::spec::Sabotage;
 use crate::telemetry::{LatencyTrace, Step};
@@ -23,10 +23,10 @@ const IMMEDIATE_WRITE_BLOCKS_MAX: usize = 64;
 pub struct WriteMode {
     /// The block may stay in memory.
     pub may_stay: bool,
-    /// The write is acknowledged before it is on the backing.
-    pub has_acked_unwritten: bool,
+    /// The write is acknowledged before it is on the backing: memory alone then holds acknowledged data.
+    pub holds_acknowledged_data: bool,
     /// The write continues a stream that bypasses the flash log.
-    pub is_streamed: bool,
+    pub bypasses_log: bool,
     /// Time of the write.
     pub now: Nanos,
 }
@@ -54,16 +54,16 @@ impl<W> SpanWrite<'_, W> {
 
 impl<S: Seam> Shard<S> {
     /// Writes if no wait is needed. After a failure the waiting call repeats the parts already written to memory.
-    pub fn write_now(self: &ShardRef<S>, at: ByteOffset, len_bytes: usize, source: &mut impl WriteSource<S>) -> bool {
-        let has_room = self.has_room_now(at, len_bytes) && self.has_space_for(at, len_bytes as u64);
+    pub fn try_write(self: &ShardRef<S>, at: ByteOffset, len_bytes: usize, source: &mut impl WriteSource<S>) -> bool {
+        let has_room = self.has_room_for(at, len_bytes) && self.has_space_for(at, len_bytes as u64);
         if len_bytes > IMMEDIATE_WRITE_BLOCKS_MAX * BLOCK_BYTES || !self.defers_writes() || !has_room {
             return false;
         }
         let now = self.seam().now();
-        let is_streamed = self.record_stream_write(at, len_bytes);
+        let bypasses_log = self.record_stream_write(at, len_bytes);
         let is_written = self.with_state(|state, memory| {
             let keep = self.keeps_writes();
-            let mode = WriteMode { may_stay: keep, has_acked_unwritten: true, is_streamed, now };
+            let mode = WriteMode { may_stay: keep, holds_acknowledged_data: true, bypasses_log, now };
             memory.prefetch_run_entries(self.volume_number, blocks_of(at, len_bytes as u64));
             spans(at, len_bytes).all(|span| self.write_block(state, memory, &span, source, mode).is_some())
         });
@@ -91,7 +91,7 @@ impl<S: Seam> Shard<S> {
         // The log makes the write durable sooner than the backing.
         let logged = flags.fua && self.uses_log();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
-        let is_streamed = wait.is_none() && !logged && self.record_stream_write(at, len_bytes);
+        let bypasses_log = wait.is_none() && !logged && self.record_stream_write(at, len_bytes);
         let losses = self.state.borrow().backing_losses;
         for span in spans(at, len_bytes) {
             loop {
@@ -101,7 +101,7 @@ impl<S: Seam> Shard<S> {
                 let keep = self.keeps_writes() && !flags.is_used_once;
                 self.reserve_space(&span).await?;
                 let now = self.seam().now();
-                let mode = WriteMode { may_stay: keep, has_acked_unwritten: wait.is_none(), is_streamed, now };
+                let mode = WriteMode { may_stay: keep, holds_acknowledged_data: wait.is_none(), bypasses_log, now };
                 let is_written = self.with_state(|state, memory| {
                     self.write_block(state, memory, &span, source, mode)?;
                     if let Some(wait) = &wait {
@@ -129,8 +129,8 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    /// Reserves the space of a write on the backing: acknowledged data always has its place there. Without a wait
-    /// from the end of this call on, the space stays reserved until the write is in memory.
+    /// Reserves the space of a write on the backing: acknowledged data always has its place there. Without a wait from
+    /// the end of this call on, the space stays reserved until the write is in memory.
     pub(super) async fn reserve_space(&self, span: &Span) -> Result<(), RequestError> {
         let (at, len) = (ByteOffset::of(span.block), BLOCK_BYTES as u64);
         let len = len.min(self.size_bytes.get().saturating_sub(at.0));
@@ -140,6 +140,7 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
+    /// True if the backing has space for a write of this range.
     fn has_space_for(&self, at: ByteOffset, len_bytes: u64) -> bool {
         self.has_sabotage(Sabotage::NoReservation) || self.disk.has_space_for(at.0, len_bytes)
     }
@@ -176,7 +177,7 @@ impl<S: Seam> Shard<S> {
             self.invalidate_flash(span.block.single());
         }
         state.failures.remove(span.block);
-        if mode.is_streamed {
+        if mode.bypasses_log {
             state.log_tracker.record_stream_change(span.block, mode.now, self.stream_bypass_blocks_max());
         } else {
             state.log_tracker.record_change(span.block);
@@ -220,10 +221,10 @@ impl<S: Seam> Shard<S> {
             }
         };
         write.copy_into::<S>(&mut data);
-        let id = memory.insert(self.volume_number, block, data.freeze(), present, Admit::Normal);
+        let id = memory.insert(self.volume_number, block, data.freeze(), present, InsertKind::Normal);
         let slot = memory.slot_mut(id);
         slot.is_transit = !mode.may_stay;
-        slot.has_acked_unwritten = mode.has_acked_unwritten || obligation.has_acked_unwritten;
+        slot.holds_acknowledged_data = mode.holds_acknowledged_data || obligation.holds_acknowledged_data;
         state.mark_dirty(memory, id, obligation.oldest_epoch(epoch), mode.now);
         memory.record_new_content(id, None);
     }
@@ -257,7 +258,7 @@ impl<S: Seam> Shard<S> {
         if self.mode.get() != CacheMode::Frozen {
             slot.is_transit = !mode.may_stay;
         }
-        slot.has_acked_unwritten |= mode.has_acked_unwritten;
+        slot.holds_acknowledged_data |= mode.holds_acknowledged_data;
         memory.touch(id);
         state.mark_dirty(memory, id, epoch, mode.now);
         if !self.has_sabotage(Sabotage::NoPersistenceTags) {
@@ -265,6 +266,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
+    /// True if the buffer of a slot may be changed in place (R1).
     fn may_change(&self, memory: &MemoryCache<S>, id: u32) -> bool {
         let slot = memory.slot(id);
         let data = slot.data.as_ref().expect("a slot in use has content");
@@ -273,6 +275,7 @@ impl<S: Seam> Shard<S> {
         (data.is_unique() && !is_persisted) || self.has_sabotage(Sabotage::OverwriteInFlight)
     }
 
+    /// Takes the buffer out of a slot, to change it in place. [`Shard::may_change`] holds.
     fn take_for_change(&self, memory: &mut MemoryCache<S>, id: u32) -> S::BlockMut {
         #[cfg(feature = "sabotage")]
         if self.has_sabotage(Sabotage::OverwriteInFlight) {
@@ -286,7 +289,7 @@ impl<S: Seam> Shard<S> {
     pub fn record_dirty(self: &ShardRef<S>, now: Nanos) {
         self.last_request_at.set(now);
         self.core.keep_ticking();
-        if self.wants_destage_now() {
+        if self.must_wake_pump() {
             self.destage_work.notify();
         }
         self.flush_log_if_due();

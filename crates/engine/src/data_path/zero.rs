@@ -11,7 +11,7 @@ use crate::log_tracker::RangeChange;
 use crate::memory::zeroes::{DESTAGE_START_RANGES, RANGES_MAX, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, PageNo, Sectors};
 use crate::shard::state::FlushObligation;
-use crate::shard::wait::WriteWait;
+use crate::shard::write_wait::WriteWait;
 use crate::shard::{Shard, ShardRef, Span, spans};
 use crate::spec::Sabotage;
 use crate::{ByteOffset, RequestError, WriteSource, ZeroFlags};
@@ -47,27 +47,27 @@ impl<S: Seam> Shard<S> {
         let losses = self.state.borrow().backing_losses;
         let end = at.plus(len_bytes);
         // A short last block counts as whole if the range reaches the volume's end.
-        let whole_end = if end.0 == self.size_bytes.get() { end.block_at_or_after() } else { end.block() };
-        let whole = at.block_at_or_after()..whole_end;
-        if whole.start >= whole.end {
+        let blocks_end = if end.0 == self.size_bytes.get() { end.block_at_or_after() } else { end.block() };
+        let blocks = at.block_at_or_after()..blocks_end;
+        if blocks.start >= blocks.end {
             self.zero_edge(at, len_bytes, &wait).await?;
         } else {
-            let (whole_start, whole_end) = (ByteOffset::of(whole.start), ByteOffset::of(whole.end));
-            if at < whole_start {
-                self.zero_edge(at, whole_start.since(at), &wait).await?;
+            let (blocks_start, blocks_end) = (ByteOffset::of(blocks.start), ByteOffset::of(blocks.end));
+            if at < blocks_start {
+                self.zero_edge(at, blocks_start.since(at), &wait).await?;
             }
-            if whole_end < end {
-                self.zero_edge(whole_end, end.since(whole_end), &wait).await?;
+            if blocks_end < end {
+                self.zero_edge(blocks_end, end.since(blocks_end), &wait).await?;
             }
-            let mut next = whole.start;
-            while next < whole.end {
-                let step = next..whole.end.min(next.plus(STEP_BLOCKS));
+            let mut next = blocks.start;
+            while next < blocks.end {
+                let step = next..blocks.end.min(next.plus(STEP_BLOCKS));
                 next = step.end;
                 self.wait_for_room(step.start.single()).await;
                 self.wait_for_range_room().await;
-                self.reserve_for_zeroes(&whole).await?;
+                self.reserve_for_zeroes(&blocks).await?;
                 self.zero_blocks(step, flags.may_unmap, &wait);
-                if next < whole.end {
+                if next < blocks.end {
                     self.seam().yield_now().await;
                 }
             }
@@ -111,8 +111,8 @@ impl<S: Seam> Shard<S> {
         self.with_state(|state, memory| {
             let mode = WriteMode {
                 may_stay: self.keeps_writes(),
-                has_acked_unwritten: wait.is_none(),
-                is_streamed: false,
+                holds_acknowledged_data: wait.is_none(),
+                bypasses_log: false,
                 now,
             };
             if self.write_block(state, memory, span, &mut ZeroSource, mode).is_none() {
@@ -134,13 +134,14 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
+    /// Makes whole blocks a dirty zero-range, which replaces their content in memory, on flash and in the log.
     fn zero_blocks(&self, blocks: Range<BlockNo>, may_unmap: bool, wait: &Option<Rc<WriteWait>>) {
         let now = self.seam().now();
         self.with_state(|state, memory| {
             state.invalidate_fills(blocks.clone(), Sectors::ALL);
             self.invalidate_flash(blocks.clone());
             state.log_tracker.record_range_change(blocks.clone(), RangeChange::Zeroed { may_unmap });
-            let mut obligation = FlushObligation { epoch: None, has_acked_unwritten: wait.is_none() };
+            let mut obligation = FlushObligation { epoch: None, holds_acknowledged_data: wait.is_none() };
             for page in PageNo::each(&PageNo::covering(&blocks)) {
                 let Some(slots) = memory.page_slots(self.volume_number, page) else { continue };
                 for (index, slot) in slots.into_iter().enumerate() {
@@ -157,14 +158,13 @@ impl<S: Seam> Shard<S> {
             obligation = obligation.merge(state.supersede_spilled(blocks.clone()).unwrap_or_default());
             obligation = obligation.merge(state.cut_zeroes(blocks.clone()).unwrap_or_default());
             let epoch = obligation.oldest_epoch(state.epochs.current());
-            let acked_unwritten = obligation.has_acked_unwritten;
             let range = ZeroRange {
                 end: blocks.end,
                 epoch,
                 state: ZeroState::Dirty,
                 dirty_since: now,
                 may_unmap,
-                has_acked_unwritten: acked_unwritten,
+                holds_acknowledged_data: obligation.holds_acknowledged_data,
             };
             let start = state.add_zeroes(blocks.start, range);
             if let Some(wait) = wait {
@@ -173,6 +173,7 @@ impl<S: Seam> Shard<S> {
         });
     }
 
+    /// Waits until a zero-range may be added.
     async fn wait_for_range_room(&self) {
         if self.state.borrow().zeroes.len() >= DESTAGE_START_RANGES {
             self.destage_work.notify();

@@ -20,9 +20,9 @@ const WAIT_MAX: Nanos = Nanos::from_secs(1);
 const ATTEMPT_INTERVAL: Nanos = Nanos::from_millis(100);
 
 impl<S: Seam> Shard<S> {
-    /// Before changes go to the log: destages evidence if the ring has no recorded write with content, and waits until
-    /// it is recorded, but at most [`WAIT_MAX`]. A crash otherwise leaves data in the log and nothing that proves the
-    /// backing.
+    /// Before changes go to the log: destages evidence if the ring of recent writes has no entry with content, and
+    /// waits until it is recorded, but at most [`WAIT_MAX`]. A crash otherwise leaves data in the log and nothing that
+    /// proves the backing.
     pub async fn ensure_evidence(self: &ShardRef<S>) {
         self.begin_evidence();
         let Some(ends_at) = self.flash_tier.evidence.running_since().map(|began_at| began_at + WAIT_MAX) else {
@@ -40,6 +40,7 @@ impl<S: Seam> Shard<S> {
         self.progress.wait_for(|| has_ended().then_some(())).await;
     }
 
+    /// Starts an attempt in a task if evidence is missing and an attempt is due.
     fn begin_evidence(self: &ShardRef<S>) {
         if !self.needs_evidence() || !self.flash_tier.evidence.begin(self.seam().now(), ATTEMPT_INTERVAL) {
             return;
@@ -58,8 +59,8 @@ impl<S: Seam> Shard<S> {
         });
     }
 
-    /// True if a recorded write with content is missing, and destage may begin. While the map of clean pages is not
-    /// read, the content of the ring is unknown.
+    /// True if the ring has no entry with content, and destage may begin. While the map of clean pages is not read, the
+    /// content of the ring is unknown.
     fn needs_evidence(&self) -> bool {
         let has_none = |pages: &VolumePages<S>| pages.is_loaded() && !pages.has_recorded_content();
         self.flash_tier.pages.as_ref().is_some_and(has_none)
@@ -90,7 +91,7 @@ impl<S: Seam> Shard<S> {
                     is_whole && has_content && self.is_writable(state, memory, block)
                 };
                 let boundary = self.run_boundary_blocks();
-                let run = state.dirty_order.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_chosen, |_| false);
+                let run = state.dirty_blocks.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_chosen, |_| false);
                 let run = run.ok().flatten()?;
                 from = run.end;
                 self.start_write(state, memory, run.start.single(), run.start)

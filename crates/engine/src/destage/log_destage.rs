@@ -56,6 +56,7 @@ impl<S: Seam> Shard<S> {
         self.has_usable_log() && self.core.log_pressure_percent() < 100
     }
 
+    /// True if the log takes the volume's dirty data, and its last flush succeeded.
     fn has_usable_log(&self) -> bool {
         self.uses_log()
             && !self.log_destage.has_log_flush_failed.get()
@@ -91,6 +92,7 @@ impl<S: Seam> Shard<S> {
         });
     }
 
+    /// The reason for a round now, if there is one.
     fn find_round_reason(&self, now: Nanos) -> Option<RoundReason> {
         if !self.may_continue_round() || !self.state.borrow().log_tracker.holds_segments() {
             return None;
@@ -126,6 +128,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
+    /// False if a round has to end early.
     fn may_continue_round(&self) -> bool {
         !self.is_stopping.get() && !self.is_destage_held.get() && self.has_usable_log()
     }
@@ -144,9 +147,9 @@ impl<S: Seam> Shard<S> {
             includes_older_half: reason == RoundReason::AboveTarget,
             live_records_max: (ROUND_BLOCKS_MAX as u64) << destage.widening_log2.get(),
         };
-        let OldSegments { numbers: segments, has_more: are_more } = self.core.log()?.old_segments(&choice);
+        let OldSegments { numbers: segments, has_more } = self.core.log()?.old_segments(&choice);
         if segments.is_empty() {
-            return Some(Round { found_blocks: 0, has_more: are_more });
+            return Some(Round { found_blocks: 0, has_more });
         }
         destage.includes_zeroes.set(self.state.borrow().log_tracker.has_zeroes_in_segments(&segments));
         self.destage_work.notify();
@@ -156,7 +159,7 @@ impl<S: Seam> Shard<S> {
         }
         let is_wide_enough = blocks.len() >= FEW_BLOCKS_MAX;
         destage.widening_log2.set(if is_wide_enough { 0 } else { (destage.widening_log2.get() + 1).min(u32::BITS) });
-        if blocks.is_empty() && !are_more {
+        if blocks.is_empty() && !has_more {
             self.state.borrow_mut().limit_spilled_age(opened_by);
         }
         let batch_blocks_max = (self.last_not_clean_limit_blocks() / BATCH_MEMORY_DIVISOR).max(1) as usize;
@@ -184,7 +187,7 @@ impl<S: Seam> Shard<S> {
             self.progress.wait_for(|| has_written().then_some(())).await;
             self.flush_backing().await;
         }
-        Some(Round { found_blocks: blocks.len(), has_more: are_more })
+        Some(Round { found_blocks: blocks.len(), has_more })
     }
 
     /// The volume's blocks whose newest content is a record in these segments, in address order: at most

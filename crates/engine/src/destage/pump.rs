@@ -13,7 +13,7 @@ use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
 use super::writer::{BlockWrite, WriteJob, ZeroJob};
 use crate::WritePolicy;
-use crate::backing::{Cause, DestageDemand, Permit};
+use crate::backing::{Cause, DestageConditions, Permit};
 use crate::fill::reload::ReloadReason;
 use crate::memory::zeroes::{DESTAGE_START_RANGES, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, MemoryCache, Sectors};
@@ -35,7 +35,9 @@ const STABLE_AFTER: Nanos = Nanos::from_secs(1);
 
 /// The pump's next action.
 pub(super) enum Job<B, M> {
+    /// Writes a run of dirty blocks.
     Write(WriteJob<B>, Permit),
+    /// Writes a zero-range.
     Zero(ZeroJob, Permit),
     /// Fills a partial block, because the backing accepts whole blocks only.
     Fill(BlockNo),
@@ -47,14 +49,17 @@ pub(super) enum Job<B, M> {
     FlushVolume,
     /// Lets other tasks run, then continues the search.
     Continue,
+    /// Ends the pump: the volume stops and nothing is in flight.
     Stop,
 }
 
 /// Result of the search for spilled blocks to reload.
 enum ReloadChoice<B, M> {
+    /// Blocks to reload, as a [`Job::Reload`].
     Reload(Job<B, M>),
     /// Spilled blocks remain, but memory has no room for them now.
     Later,
+    /// No spilled block is to be reloaded.
     Nothing,
 }
 
@@ -74,12 +79,14 @@ struct Selection {
 }
 
 impl Selection {
+    /// True if a block or range of this epoch, dirty since this time, may be chosen.
     fn selects(&self, epoch: Epoch, since: Nanos) -> bool {
         self.includes_all_blocks
             || self.closed_epoch.is_some_and(|closed| epoch <= closed)
             || self.dirty_before.is_some_and(|limit| since <= limit)
     }
 
+    /// True if nothing in memory may be chosen.
     fn is_empty(&self) -> bool {
         !self.includes_all_blocks
             && !self.includes_all_zero_ranges
@@ -143,7 +150,7 @@ pub async fn run_pump<S: Seam>(shard: ShardRef<S>) {
 
 impl<S: Seam> Shard<S> {
     /// True if a change just made is a reason to wake the pump before its next tick.
-    pub fn wants_destage_now(&self) -> bool {
+    pub fn must_wake_pump(&self) -> bool {
         let state = self.state.borrow();
         let not_clean_blocks = state.not_clean_blocks();
         !state.write_waits.is_empty()
@@ -151,6 +158,7 @@ impl<S: Seam> Shard<S> {
             || (self.is_under_pressure(not_clean_blocks) && !self.defers_destage(not_clean_blocks))
     }
 
+    /// The pump's next action; `None` while there is nothing to do. `cursor`: the block after the last written run.
     fn find_next_job(&self, cursor: &mut BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
         self.detect_reconnect();
         let now = self.seam().now();
@@ -176,7 +184,7 @@ impl<S: Seam> Shard<S> {
                 return Some(job);
             }
             let selection = self.select_blocks(state, memory, now);
-            let mut reload_later = false;
+            let mut must_reload_later = false;
             if !selection.is_empty() {
                 if let Some(job) = self.find_zero_job(state, &selection) {
                     return Some(job);
@@ -186,14 +194,14 @@ impl<S: Seam> Shard<S> {
                 }
                 match self.find_reload_job(state, memory, &selection) {
                     ReloadChoice::Reload(job) => return Some(job),
-                    ReloadChoice::Later => reload_later = true,
+                    ReloadChoice::Later => must_reload_later = true,
                     ReloadChoice::Nothing => {}
                 }
             }
             let is_working = !state.operations.is_empty()
                 || !state.filling_blocks.is_empty()
                 || state.reloading_blocks > 0
-                || reload_later;
+                || must_reload_later;
             if state.backing_flush.single_flight.is_running()
                 && state.epochs.closing_units() > 0
                 && !is_working
@@ -209,16 +217,16 @@ impl<S: Seam> Shard<S> {
 
     /// Sets destage's limit in the backing's queue, and its priority among the volumes of the datastore.
     fn update_destage_limit(&self, state: &State, now: Nanos) {
-        let is_waited_for = state.backing_flush.single_flight.is_running()
+        let is_awaited = state.backing_flush.single_flight.is_running()
             || !state.write_waits.is_empty()
             || self.partial_blocks.awaited_fills.get() > 0;
-        let demand = DestageDemand {
+        let conditions = DestageConditions {
             pressure_percent: self.destage_pressure(state.not_clean_blocks()),
-            is_waited_for,
+            is_awaited,
             are_clients_idle: self.are_clients_idle(now),
         };
-        self.dispatch.set_destage_limit(now, demand);
-        if self.is_destage_waited_for(state) {
+        self.dispatch.set_destage_limit(now, conditions);
+        if self.is_destage_awaited(state) {
             self.expedite();
         }
     }
@@ -237,14 +245,14 @@ impl<S: Seam> Shard<S> {
     fn select_blocks(&self, state: &mut State, memory: &MemoryCache<S>, now: Nanos) -> Selection {
         let oldest = state.oldest_dirty(memory, self.volume_number);
         let not_clean_blocks = state.not_clean_blocks();
-        let is_flushed = state.backing_flush.single_flight.is_running() && state.epochs.closing_units() > 0;
+        let is_flush_waiting = state.backing_flush.single_flight.is_running() && state.epochs.closing_units() > 0;
         // Logged data stays in the log (`log_destage.rs`), so only blocks in memory are selected by their age. A flush
         // reloads the blocks of the log, which needs room in memory.
-        let is_deferred = !is_flushed && self.defers_destage(not_clean_blocks);
+        let is_deferred = !is_flush_waiting && self.defers_destage(not_clean_blocks);
         let age_max = if is_deferred { self.logged_age_max() } else { self.dirty_age_max() };
         let is_aged = oldest.is_some_and(|oldest| now.since(oldest) >= age_max);
         let is_idle = self.are_clients_idle(now);
-        let must_drain = self.draining.get() || (self.mode.get() != crate::CacheMode::Active);
+        let must_drain = self.is_draining.get() || (self.mode.get() != crate::CacheMode::Active);
         // While the backing refuses writes, only a flush or a waiting request makes attempts until the pause ends.
         let is_paused = self.retry.is_paused(now);
         let older_than = if is_paused {
@@ -262,12 +270,12 @@ impl<S: Seam> Shard<S> {
         let all_blocks = !is_paused && (must_drain || is_under_pressure || self.core.is_log_crowded());
         let has_many_ranges = self.has_many_zero_ranges(state);
         Selection {
-            closed_epoch: is_flushed.then(|| state.epochs.closed()),
+            closed_epoch: is_flush_waiting.then(|| state.epochs.closed()),
             dirty_before: older_than,
             includes_all_blocks: all_blocks,
             includes_all_zero_ranges: !is_paused && has_many_ranges,
             // Blocks leave memory for a log with room, so pressure on memory selects none of them.
-            includes_spilled_blocks: is_flushed
+            includes_spilled_blocks: is_flush_waiting
                 || ((all_blocks || older_than.is_some()) && (is_idle || must_drain || !self.has_log_room())),
         }
     }
@@ -292,7 +300,7 @@ impl<S: Seam> Shard<S> {
                     urgent = Some((start, true));
                     break;
                 }
-            } else if state.dirty_order.contains(block) && self.is_writable(state, memory, block) {
+            } else if state.dirty_blocks.contains(block) && self.is_writable(state, memory, block) {
                 urgent = Some((block, false));
                 break;
             }
@@ -303,7 +311,7 @@ impl<S: Seam> Shard<S> {
         }
         let boundary = self.run_boundary_blocks();
         let run =
-            state.dirty_order.next_run(block, boundary, 1, |_| true, |next| self.is_writable(state, memory, next));
+            state.dirty_blocks.next_run(block, boundary, 1, |_| true, |next| self.is_writable(state, memory, next));
         self.start_write(state, memory, run.ok().flatten().expect("the block is dirty"), block)
     }
 
@@ -331,7 +339,7 @@ impl<S: Seam> Shard<S> {
             };
             due.remove(&block);
             // A block that cannot be written now is found again in the next round.
-            if !state.dirty_order.contains(block) || !self.is_writable(state, memory, block) {
+            if !state.dirty_blocks.contains(block) || !self.is_writable(state, memory, block) {
                 continue;
             }
             return self.start_background_run(state, memory, cursor, block);
@@ -347,7 +355,7 @@ impl<S: Seam> Shard<S> {
         block: BlockNo,
     ) -> Option<Job<S::Block, S::BlockMut>> {
         let joins = |next| self.is_writable(state, memory, next);
-        let run = state.dirty_order.next_run(block, self.run_boundary_blocks(), 1, |_| true, joins);
+        let run = state.dirty_blocks.next_run(block, self.run_boundary_blocks(), 1, |_| true, joins);
         let run = run.ok().flatten().expect("the block is dirty");
         *cursor = run.end;
         self.record_run(true, BlockNo::count(&run));
@@ -374,11 +382,12 @@ impl<S: Seam> Shard<S> {
             return None;
         }
         let waiting = bypass.waiting_from(*cursor).take(EXAMINED_BLOCKS_MAX);
-        let is_ready = |block: &BlockNo| state.dirty_order.contains(*block) && self.is_writable(state, memory, *block);
+        let is_ready = |block: &BlockNo| state.dirty_blocks.contains(*block) && self.is_writable(state, memory, *block);
         let first = waiting.copied().find(is_ready)?;
         self.start_background_run(state, memory, cursor, first)
     }
 
+    /// A job for the first selected zero-range.
     fn find_zero_job(&self, state: &mut State, selection: &Selection) -> Option<Job<S::Block, S::BlockMut>> {
         let start = state.zeroes.iter().find_map(|(start, range)| {
             let is_selected = range.state == ZeroState::Dirty
@@ -403,6 +412,7 @@ impl<S: Seam> Shard<S> {
         waits
     }
 
+    /// A job for the next run of selected dirty blocks from the cursor on, or from the volume's start.
     fn find_write_job(
         &self,
         state: &mut State,
@@ -432,7 +442,7 @@ impl<S: Seam> Shard<S> {
                 let is_selected = slot.dirty_epoch.is_some_and(|epoch| selection.selects(epoch, slot.dirty_since));
                 is_selected && self.is_writable(state, memory, block)
             };
-            match state.dirty_order.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_eligible, |next| {
+            match state.dirty_blocks.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_eligible, |next| {
                 self.is_writable(state, memory, next)
             }) {
                 Ok(Some(run)) => {
@@ -468,7 +478,7 @@ impl<S: Seam> Shard<S> {
             return ReloadChoice::Later;
         }
         // If memory is full, the next run is reloaded once the previous one is in flight.
-        let last_run_is_sent = || BlockNo::each(&state.last_reload).all(|block| !state.dirty_order.contains(block));
+        let last_run_is_sent = || BlockNo::each(&state.last_reload).all(|block| !state.dirty_blocks.contains(block));
         let has_room = self.has_room_to_reload(state) || (state.reloading_blocks == 0 && last_run_is_sent());
         if !has_room || state.reloading_blocks >= RELOADING_BLOCKS_MAX {
             let is_working = state.reloading_blocks > 0 || !state.operations.is_empty();
@@ -518,6 +528,7 @@ impl<S: Seam> Shard<S> {
         self.disk.geometry().logical_block as usize <= seam::SECTOR_BYTES
     }
 
+    /// Number of blocks at whose multiples runs end: the stripe of the array, or a default.
     pub(super) fn run_boundary_blocks(&self) -> u64 {
         let stripe = u64::from(self.disk.geometry().stripe_bytes) / BLOCK_BYTES as u64;
         match stripe {
@@ -528,8 +539,9 @@ impl<S: Seam> Shard<S> {
         }
     }
 
+    /// Starts a write of the zero-range that begins at `start`. Returns `None` without a permit.
     fn start_zero(&self, state: &mut State, start: BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
-        let permit = self.dispatch.try_enter(Cause::Destage)?;
+        let permit = self.dispatch.try_acquire(Cause::Destage)?;
         let end = state.zeroes.get_mut(start).expect("the chosen range exists").end;
         let blocks = start..end;
         let operation = state.begin_operation(blocks.clone());
@@ -569,7 +581,7 @@ impl<S: Seam> Shard<S> {
         let start = before.last().unwrap_or(anchor);
         let end = after.last().map_or(anchor.next(), |block| block.next().next());
         let run = start..end;
-        let permit = self.dispatch.try_enter(Cause::Destage)?;
+        let permit = self.dispatch.try_acquire(Cause::Destage)?;
         let operation = state.begin_operation(run.clone());
         let mut block_writes = Vec::with_capacity(BlockNo::count(&run) as usize);
         for block in BlockNo::each(&run) {
@@ -613,16 +625,17 @@ impl<S: Seam> Shard<S> {
         }
         // Near the limit a smaller part of the limit triggers a flush, so that writers get room in small steps.
         let divisor = if self.pressure_percent(state.not_clean_blocks()) >= 70 { 16 } else { 4 };
-        let are_many = state.unflushed_completions() * divisor >= self.last_not_clean_limit_blocks().max(divisor)
+        let has_many_unflushed = state.unflushed_completions() * divisor
+            >= self.last_not_clean_limit_blocks().max(divisor)
             || state.written_ranges() * divisor >= DESTAGE_START_RANGES as u64;
         let bypass_max = self.stream_bypass_blocks_max();
-        let are_many_streamed = state.unflushed_completions() as usize > bypass_max / 2
+        let has_many_bypassing = state.unflushed_completions() as usize > bypass_max / 2
             && state.log_tracker.stream_bypass().has_many_sent(bypass_max);
         let is_overdue = now.since(self.background_flushes.last_backing_flush_at.get()) >= self.dirty_age_max();
-        let is_idle = state.dirty_order.len() == 0 && state.operations.is_empty() && self.are_clients_idle(now);
+        let is_idle = state.dirty_blocks.len() == 0 && state.operations.is_empty() && self.are_clients_idle(now);
         // A flush of the backing retires records of the log.
         let is_crowded = self.core.is_log_crowded() && state.operations.is_empty();
-        if are_many || are_many_streamed || is_overdue || is_idle || is_crowded {
+        if has_many_unflushed || has_many_bypassing || is_overdue || is_idle || is_crowded {
             self.background_flushes.last_backing_flush_at.set(now);
             self.background_flushes.is_backing_flush_running.set(true);
             return Some(Job::FlushBacking);

@@ -6,11 +6,11 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Disk, DiskError, Piece, Seam};
 
 use crate::ByteOffset;
-use crate::backing::{Cause, Op, Permit, Priority};
+use crate::backing::{BackingOp, Cause, Permit, Priority};
 use crate::memory::{BlockNo, Sectors};
 use crate::shard::retry::is_backing_gone;
 use crate::shard::state::InFlightBlock;
-use crate::shard::wait::WriteWait;
+use crate::shard::write_wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
@@ -64,7 +64,7 @@ pub struct ZeroJob {
 impl<S: Seam> Shard<S> {
     /// Priority of a write to the backing: foreground if a client waits for its blocks, or for destage as such.
     fn priority_of_write(&self, is_awaited: bool) -> Priority {
-        match is_awaited || self.is_destage_waited_for(&self.state.borrow()) {
+        match is_awaited || self.is_destage_awaited(&self.state.borrow()) {
             true => Priority::Foreground,
             false => Priority::Background,
         }
@@ -75,7 +75,7 @@ impl<S: Seam> Shard<S> {
         let write_intent = self.begin_write(job.first_block.run(job.block_writes.len() as u64)).await;
         let connection_epoch = self.disk.connection_epoch();
         let priority = self.priority_of_write(job.waits.iter().any(|waits| !waits.is_empty()));
-        let mut results = vec![self.write_to_backing(job.first_block, &job.block_writes, priority).await; 1];
+        let mut results = vec![self.write_to_backing(job.first_block, &job.block_writes, priority).await];
         let has_failed = results[0].is_err();
         if job.block_writes.len() > 1 && results[0].as_ref().is_err_and(|error| !is_backing_gone(error)) {
             results.clear();
@@ -116,6 +116,8 @@ impl<S: Seam> Shard<S> {
         self.count_backing_error(job.waits.iter().any(|waits| !waits.is_empty()), is_retry);
     }
 
+    /// Updates the states of a run's blocks after its write, and answers the requests that wait for them. `is_lost`:
+    /// the backing reconnected meanwhile, so that the requests go on waiting.
     fn finish_write(&self, job: WriteJob<S::Block>, results: &[Result<(), DiskError>], is_lost: bool) {
         let now = self.seam().now();
         let deferred = self.policy.get().defers_writes();
@@ -145,7 +147,7 @@ impl<S: Seam> Shard<S> {
                     }
                 }
                 match (result, is_lost) {
-                    (Err(_), true) => state.write_waits.put(block, waits),
+                    (Err(_), true) => state.write_waits.reassign(block, waits),
                     _ => waits.iter().for_each(|wait| wait.finish_one(result.as_ref())),
                 }
             }
@@ -205,6 +207,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
+    /// Sends one write to the backing, under an I/O slot.
     async fn write_pieces(
         &self,
         at: ByteOffset,
@@ -216,7 +219,7 @@ impl<S: Seam> Shard<S> {
         let began = self.seam().now();
         let result = self.disk.write(at.0, pieces).await;
         drop(io_slot);
-        self.counters.count_backing_request(Op::Write, Cause::Destage, bytes, self.seam().now().since(began));
+        self.counters.count_backing_request(BackingOp::Write, Cause::Destage, bytes, self.seam().now().since(began));
         result
     }
 
@@ -227,7 +230,7 @@ impl<S: Seam> Shard<S> {
         let mut next = job.blocks.start;
         while result.is_ok() && next < job.blocks.end {
             // Dirty regions are limited: a long range marks some at a time, and waits for a flush to free more.
-            let step_end = if self.flash_tier.is_used() {
+            let step_end = if self.flash_tier.has_flash_cache() {
                 next.align_down(MARKED_ZERO_BLOCKS_MAX).plus(MARKED_ZERO_BLOCKS_MAX)
             } else {
                 job.blocks.end
@@ -254,7 +257,7 @@ impl<S: Seam> Shard<S> {
         self.with_state(|state, _| {
             state.end_operation(job.operation_id);
             if lost {
-                state.await_zeroes(job.operation_id, job.blocks.clone(), &job.waits);
+                state.reassign_zero_waits(job.operation_id, job.blocks.clone(), &job.waits);
             }
             match &result {
                 Ok(()) => state.complete_zeroes(job.operation_id, job.blocks.clone()),
@@ -286,6 +289,7 @@ impl<S: Seam> Shard<S> {
         self.progress.notify();
     }
 
+    /// Sends a zero request for a part of a job's range, or writes zeroes if the backing has no such request.
     async fn zero_on_backing(
         &self,
         blocks: Range<BlockNo>,
@@ -302,7 +306,7 @@ impl<S: Seam> Shard<S> {
         let may_unmap = job.may_unmap && !self.needs_space(job.operation_id, &blocks);
         let result = self.disk.zero(at.0, bytes, may_unmap).await;
         drop(io_slot);
-        self.counters.count_backing_request(Op::Zero, Cause::Destage, bytes, self.seam().now().since(began));
+        self.counters.count_backing_request(BackingOp::Zero, Cause::Destage, bytes, self.seam().now().since(began));
         if result == Err(DiskError::Unsupported) {
             return self.write_zeroes(blocks, priority).await;
         }
@@ -317,6 +321,7 @@ impl<S: Seam> Shard<S> {
         self.disk.allocates_at_first_write() && may_need_it && !self.has_sabotage(Sabotage::UnmapOverWrite)
     }
 
+    /// Writes zeroes to a range, in steps of [`ZERO_STEP_BLOCKS`].
     async fn write_zeroes(&self, blocks: Range<BlockNo>, priority: Priority) -> Result<(), DiskError> {
         let mut next = blocks.start;
         while next < blocks.end {

@@ -10,9 +10,9 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 
 use crate::ByteOffset;
-use crate::backing::{Cause, Op, Priority};
+use crate::backing::{BackingOp, Cause, Priority};
 use crate::memory::{BlockNo, MemoryCache, Sectors};
-use crate::policy::Admit;
+use crate::policy::InsertKind;
 use crate::shard::fill_guard::FillGuard;
 use crate::shard::state::State;
 use crate::shard::{Shard, Span};
@@ -52,7 +52,7 @@ impl<S: Seam> Shard<S> {
     pub async fn fill(
         &self,
         blocks: Range<BlockNo>,
-        admit: Option<Admit>,
+        admit: Option<InsertKind>,
         cause: Cause,
     ) -> Result<FillResult<S>, DiskError> {
         // Readahead does not wait for buffers, because clients wait for theirs. Other fills allocate before they take
@@ -70,7 +70,7 @@ impl<S: Seam> Shard<S> {
         &self,
         blocks: Range<BlockNo>,
         buffers: Vec<S::BlockMut>,
-        admit: Option<Admit>,
+        admit: Option<InsertKind>,
         cause: Cause,
     ) -> Result<FillResult<S>, DiskError> {
         let guard = self.with_state(|state, memory| match self.has_sabotage(Sabotage::FillOverSpilled) {
@@ -139,14 +139,14 @@ impl<S: Seam> Shard<S> {
         let pieces: Vec<_> = first.onward().zip(buffers).map(piece_of).collect();
         let bytes = seam::block::pieces_len(&pieces) as u64;
         let at = ByteOffset::of(first);
-        let permit = self.dispatch.enter(cause).await;
+        let permit = self.dispatch.acquire(cause).await;
         let io_slot = self.acquire_io_slot(false, at, bytes, self.priority_of_read(cause)).await;
         let waited = io_slot.as_ref().map_or(Nanos::ZERO, |slot| slot.slot_wait);
         let began = self.seam().now();
         let (result, pieces) = self.disk.read(at.0, pieces).await;
         drop((io_slot, permit));
         let now = self.seam().now();
-        self.counters.count_backing_request(Op::Read, cause, bytes, now.since(began));
+        self.counters.count_backing_request(BackingOp::Read, cause, bytes, now.since(began));
         // The other causes read again in smaller parts, or try again later.
         if result.is_err() && matches!(cause, Cause::Readahead | Cause::Promotion) {
             self.counters.add(&self.counters.backing_errors, 1);
@@ -170,22 +170,22 @@ impl<S: Seam> Shard<S> {
             self.with_state(|state, memory| state.issue_fill_guard(memory, self.volume_number, block.single(), false));
         let piece = Piece::new(self.core.alloc().await, span.offset_in_block, span.len_bytes);
         let at = ByteOffset::of(block).plus(span.offset_in_block as u64);
-        let permit = self.dispatch.enter(Cause::ClientRead).await;
+        let permit = self.dispatch.acquire(Cause::ClientRead).await;
         let io_slot = self.acquire_io_slot(false, at, span.len_bytes as u64, Priority::Foreground).await;
         let waited = io_slot.as_ref().map_or(Nanos::ZERO, |slot| slot.slot_wait);
         let began = self.seam().now();
         let (result, pieces) = self.disk.read(at.0, vec![piece]).await;
         drop((io_slot, permit));
         let latency = self.seam().now().since(began);
-        self.counters.count_backing_request(Op::Read, Cause::ClientRead, span.len_bytes as u64, latency);
+        self.counters.count_backing_request(BackingOp::Read, Cause::ClientRead, span.len_bytes as u64, latency);
         self.state.borrow_mut().release_fill_guard(&guard);
         result?;
         let blocks = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
         Ok(FillResult { first_block: block, blocks, flash_blocks: 0, unreadable_blocks: 0, slot_wait: waited, guard })
     }
 
-    /// Installs a block that was read under `guard` in memory, as far as it is still valid. Returns the slot of a
-    /// block that had none.
+    /// Installs a block that was read under `guard` in memory, as far as it is still valid. Returns the slot of a block
+    /// that had none.
     pub fn install(
         &self,
         state: &State,
@@ -193,7 +193,7 @@ impl<S: Seam> Shard<S> {
         guard: &FillGuard,
         block: BlockNo,
         data: &S::Block,
-        admit: Option<Admit>,
+        admit: Option<InsertKind>,
     ) -> Option<u32> {
         let invalidated =
             if self.has_sabotage(Sabotage::NoFillGuards) { Sectors::NONE } else { guard.invalidated(block) };

@@ -9,7 +9,7 @@ use seam::{DiskError, Nanos, Seam};
 
 use super::FillResult;
 use crate::memory::{BlockNo, MemoryCache, Sectors};
-use crate::policy::Admit;
+use crate::policy::InsertKind;
 use crate::shard::fill_guard::FillGuard;
 use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
@@ -86,8 +86,8 @@ impl<S: Seam> Shard<S> {
         result
     }
 
-    /// Reloads the spilled ones of these blocks, for destage. A block that a client reads or changes meanwhile,
-    /// that is unreadable, or whose last write failed, is left out.
+    /// Reloads the spilled ones of these blocks, for destage. A block that a client reads or changes meanwhile, that is
+    /// unreadable, or whose last write failed, is left out.
     pub async fn reload_blocks(self: &ShardRef<S>, blocks: &[BlockNo]) {
         let Some(store) = self.core.log() else { return };
         let (mut requests, mut guards) = (Vec::new(), Vec::new());
@@ -144,8 +144,13 @@ impl<S: Seam> Shard<S> {
                     }
                     Ok(data) => {
                         if !is_invalidated && (reason != ReloadReason::Read || self.has_room_to_reload(state)) {
-                            let id =
-                                memory.insert(self.volume_number, block, data.clone(), Sectors::ALL, Admit::Normal);
+                            let id = memory.insert(
+                                self.volume_number,
+                                block,
+                                data.clone(),
+                                Sectors::ALL,
+                                InsertKind::Normal,
+                            );
                             memory.slot_mut(id).is_transit = reason == ReloadReason::Destage;
                             state.mark_reloaded(memory, id, since);
                         } else if is_invalidated && self.has_sabotage(Sabotage::ReloadOverWrite) {

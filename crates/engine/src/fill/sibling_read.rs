@@ -7,7 +7,7 @@ use seam::Seam;
 use super::FillResult;
 use crate::backing::Cause;
 use crate::memory::{BlockNo, Sectors};
-use crate::policy::Admit;
+use crate::policy::InsertKind;
 use crate::shard::ShardRef;
 use crate::spec::Sabotage;
 
@@ -22,7 +22,7 @@ pub async fn read_sibling_flash<S: Seam>(
     sibling: &ShardRef<S>,
     blocks: Range<BlockNo>,
     buffers: Vec<S::BlockMut>,
-    admit: Option<Admit>,
+    admit: Option<InsertKind>,
 ) -> Option<FillResult<S>> {
     let admit = admit.filter(|_| sibling.admits_reads());
     let own_guard =

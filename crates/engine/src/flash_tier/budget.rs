@@ -12,6 +12,7 @@ use seam::Nanos;
 use super::counters::RejectReason;
 use crate::policy::promotion::PromotionCondition;
 
+/// Nanoseconds of a day.
 const DAY_NS: u128 = 86_400_000_000_000;
 /// Eligible promotions in one round, a measurement of the gain.
 const ROUND_PROMOTIONS: u64 = 256;
@@ -22,13 +23,17 @@ const RATE_SHIFT_MAX: u32 = 6;
 pub struct Budget {
     /// Bytes per day; 0: no limit.
     bytes_a_day: Cell<u64>,
+    /// Bytes that may be written now: the content of the token bucket.
     bytes_left: Cell<u64>,
+    /// Time of the last refill of the bucket.
     refilled_at: Cell<Option<Nanos>>,
     /// One in 2^`rate_shift` eligible promotions is carried out.
     rate_shift: Cell<u32>,
-    /// Eligible promotions of the present round, promotions carried out, and hits on flash.
+    /// Eligible promotions of the present round.
     eligible_promotions: Cell<u64>,
+    /// Promotions of new pages that were carried out in this round.
     promotions: Cell<u64>,
+    /// Requests that flash served in this round.
     flash_hits: Cell<u64>,
     /// Number of evicted pages when the round began.
     evicted_pages_at_start: Cell<u64>,
@@ -98,7 +103,7 @@ impl Budget {
             let is_chosen = self.eligible_promotions.get().is_multiple_of(self.promote_one_in());
             if !is_chosen && evicted_pages != self.evicted_pages_at_start.get() {
                 self.end_round(evicted_pages);
-                return Err(RejectReason::Gain);
+                return Err(RejectReason::LowGain);
             }
         }
         Ok(())

@@ -22,17 +22,17 @@ pub enum RejectReason {
     /// Memory no longer holds clean blocks of the page.
     NoContent,
     /// No slot is free at present.
-    Busy,
+    NoSlot,
     /// Every page that could be evicted is as hot.
-    Hot,
+    AllHot,
     /// The volume has reached its quota, and none of its own pages could be evicted.
-    Quota,
+    QuotaUsed,
     /// The flash device failed the write.
-    Failed,
+    DeviceFailed,
     /// The endurance budget of the day is used up.
     Endurance,
     /// Recent promotions yielded few hits.
-    Gain,
+    LowGain,
 }
 
 impl RejectReason {
@@ -45,12 +45,12 @@ impl RejectReason {
         ("off", RejectReason::Off),
         ("queue-full", RejectReason::QueueFull),
         ("no-content", RejectReason::NoContent),
-        ("no-slot", RejectReason::Busy),
-        ("all-hot", RejectReason::Hot),
-        ("share-used", RejectReason::Quota),
-        ("device-failed", RejectReason::Failed),
+        ("no-slot", RejectReason::NoSlot),
+        ("all-hot", RejectReason::AllHot),
+        ("share-used", RejectReason::QuotaUsed),
+        ("device-failed", RejectReason::DeviceFailed),
         ("endurance", RejectReason::Endurance),
-        ("low-gain", RejectReason::Gain),
+        ("low-gain", RejectReason::LowGain),
     ];
 }
 
@@ -60,7 +60,7 @@ pub enum MissReason {
     /// No block was cached.
     Absent,
     /// Some of the blocks were cached.
-    Part,
+    Partial,
     /// Another request was reading the same blocks from the backing.
     Joined,
     /// The page is on flash, but suspect since a crash or not yet compared with the backing.
@@ -75,7 +75,7 @@ impl MissReason {
     /// All reasons with their names in reports.
     pub const ALL: [(&'static str, MissReason); 6] = [
         ("absent", MissReason::Absent),
-        ("part-absent", MissReason::Part),
+        ("part-absent", MissReason::Partial),
         ("joined", MissReason::Joined),
         ("unchecked", MissReason::Unchecked),
         ("bad-copy", MissReason::BadCopy),
@@ -96,8 +96,10 @@ pub struct TierCounters {
     pub promoted_pages: Cell<u64>,
     /// Blocks put on flash.
     pub promoted_blocks: Cell<u64>,
-    not_promoted: [Cell<u64>; RejectReason::ALL.len()],
-    not_hit: [Cell<u64>; MissReason::ALL.len()],
+    /// Pages that were not promoted, by reason.
+    rejection_reasons: [Cell<u64>; RejectReason::ALL.len()],
+    /// Reads that were not hits, by reason.
+    miss_reasons: [Cell<u64>; MissReason::ALL.len()],
 }
 
 impl TierCounters {
@@ -108,12 +110,12 @@ impl TierCounters {
 
     /// Counts a page that was not promoted.
     pub fn count_rejection(&self, reason: RejectReason) {
-        self.add(&self.not_promoted[reason as usize], 1);
+        self.add(&self.rejection_reasons[reason as usize], 1);
     }
 
     /// Counts a read that was not a hit.
     pub fn count_miss(&self, reason: MissReason) {
-        self.add(&self.not_hit[reason as usize], 1);
+        self.add(&self.miss_reasons[reason as usize], 1);
     }
 
     /// Counts blocks put on flash. `is_new`: flash held no block of the page before.
@@ -123,16 +125,17 @@ impl TierCounters {
     }
 
     /// Number of rejected promotions by reason; reasons that never occurred are left out.
-    pub fn rejections(&self) -> Vec<(&'static str, u64)> {
-        with_names(&RejectReason::ALL.map(|(name, _)| name), &self.not_promoted)
+    pub fn rejection_reasons(&self) -> Vec<(&'static str, u64)> {
+        with_names(&RejectReason::ALL.map(|(name, _)| name), &self.rejection_reasons)
     }
 
     /// Number of cache misses by reason; reasons that never occurred are left out.
     pub fn miss_reasons(&self) -> Vec<(&'static str, u64)> {
-        with_names(&MissReason::ALL.map(|(name, _)| name), &self.not_hit)
+        with_names(&MissReason::ALL.map(|(name, _)| name), &self.miss_reasons)
     }
 }
 
+/// The counts above zero, with their names.
 fn with_names(names: &[&'static str], counts: &[Cell<u64>]) -> Vec<(&'static str, u64)> {
     names.iter().zip(counts).map(|(name, count)| (*name, count.get())).filter(|(_, count)| *count > 0).collect()
 }
@@ -148,7 +151,7 @@ mod tests {
             (0..times).for_each(|_| counters.count_rejection(reason));
         }
         let expected: Vec<_> = RejectReason::ALL.iter().map(|(name, _)| *name).zip(1..).collect();
-        assert_eq!(counters.rejections(), expected);
+        assert_eq!(counters.rejection_reasons(), expected);
         for (times, (_, reason)) in (1..).zip(MissReason::ALL) {
             (0..times).for_each(|_| counters.count_miss(reason));
         }

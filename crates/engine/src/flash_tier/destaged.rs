@@ -10,8 +10,8 @@ use crate::memory::BlockNo;
 pub struct DestagedBlocks<B> {
     /// The last ones, at most `LAST_BLOCKS_MAX`, with their content; `None`: zeroes.
     pub last_blocks: VecDeque<(BlockNo, Option<B>)>,
-    /// The first ones, at most `BLOCKS_MAX`.
-    pub blocks: Vec<BlockNo>,
+    /// The first ones, at most `FIRST_BLOCKS_MAX`.
+    pub first_blocks: Vec<BlockNo>,
     /// The last ones of which memory holds only a part, at most [`PARTIAL_BLOCKS_MAX`].
     pub partial_blocks: VecDeque<BlockNo>,
     /// The transit blocks among them.
@@ -22,8 +22,8 @@ pub struct DestagedBlocks<B> {
 const LAST_BLOCKS_MAX: usize = 256;
 /// Maximum number of blocks in [`DestagedBlocks::partial_blocks`].
 pub const PARTIAL_BLOCKS_MAX: usize = 32;
-/// Maximum number of blocks in [`DestagedBlocks::blocks`].
-const BLOCKS_MAX: usize = 4_096;
+/// Maximum number of blocks in [`DestagedBlocks::first_blocks`].
+const FIRST_BLOCKS_MAX: usize = 4_096;
 /// Maximum number of blocks of one zero-range in [`DestagedBlocks::last_blocks`], spread over the range, so that other
 /// blocks fit.
 const BLOCKS_PER_RANGE_MAX: u64 = 8;
@@ -32,7 +32,7 @@ impl<B> Default for DestagedBlocks<B> {
     fn default() -> Self {
         DestagedBlocks {
             last_blocks: VecDeque::new(),
-            blocks: Vec::new(),
+            first_blocks: Vec::new(),
             partial_blocks: VecDeque::new(),
             transit_blocks: Vec::new(),
         }
@@ -43,8 +43,8 @@ impl<B> DestagedBlocks<B> {
     /// Adds a whole block.
     pub fn add(&mut self, block: BlockNo, content: B) {
         self.add_last(block, Some(content));
-        if self.blocks.len() < BLOCKS_MAX {
-            self.blocks.push(block);
+        if self.first_blocks.len() < FIRST_BLOCKS_MAX {
+            self.first_blocks.push(block);
         }
     }
 

@@ -104,7 +104,7 @@ impl<S: Seam> FlashTier<S> {
     }
 
     /// True if there is a flash cache.
-    pub fn is_used(&self) -> bool {
+    pub fn has_flash_cache(&self) -> bool {
         self.pages.is_some()
     }
 
@@ -114,7 +114,7 @@ impl<S: Seam> FlashTier<S> {
     }
 
     /// Updates the list of blocks of which only a part was written and destaged, the newest last.
-    pub fn set_partial_blocks<B>(&self, destaged: &DestagedBlocks<B>) {
+    pub fn record_partial_blocks<B>(&self, destaged: &DestagedBlocks<B>) {
         let mut partial = self.partial_blocks.borrow_mut();
         let is_whole = |block: &BlockNo| destaged.last_blocks.iter().any(|(last, _)| last == block);
         partial.retain(|block| !destaged.partial_blocks.contains(block) && !is_whole(block));
@@ -142,7 +142,7 @@ impl<S: Seam> FlashTier<S> {
     pub fn stats(&self) -> FlashStats {
         let (counters, block) = (&self.counters, BLOCK_BYTES as u64);
         let PageUsage { pages, valid_blocks } = self.pages.as_ref().map_or_else(PageUsage::default, VolumePages::usage);
-        let (pinned_pages, pinned_whole, pin_waits) = self.pins.stats();
+        let (pinned_pages, complete_pinned_pages, pin_wait_reason) = self.pins.stats();
         FlashStats {
             is_checked: self.is_checked.get(),
             read_bytes: counters.read_blocks.get() * block,
@@ -151,13 +151,13 @@ impl<S: Seam> FlashTier<S> {
             page_count: pages,
             cached_bytes: valid_blocks * block,
             pinned_pages,
-            pinned_whole_pages: pinned_whole,
-            pin_wait_reason: pin_waits,
+            complete_pinned_pages,
+            pin_wait_reason,
             promotions: counters.promoted_pages.get(),
             promoted_bytes: counters.promoted_blocks.get() * block,
             logged_bytes: 0,
-            not_hit: counters.miss_reasons(),
-            not_promoted: counters.rejections(),
+            miss_reasons: counters.miss_reasons(),
+            rejection_reasons: counters.rejection_reasons(),
         }
     }
 

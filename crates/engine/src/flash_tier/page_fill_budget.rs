@@ -7,11 +7,13 @@ use seam::Nanos;
 /// Bytes per second below which bandwidth does not delay the clients of a backing: a quarter of one disk or gigabit
 /// link.
 const PAGE_FILL_BYTES_PER_SECOND: u64 = 25_000_000;
+/// Nanoseconds of a second.
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Bytes read from a backing in the present second.
 #[derive(Default)]
 pub struct PageFillBudget {
+    /// Number of the second in which `read_bytes` were read.
     current_second: Cell<u64>,
     read_bytes: Cell<u64>,
     /// A flush that lets the next page fill succeed is running.

@@ -15,18 +15,21 @@ pub struct Pins {
     pub change_count: Cell<u64>,
     /// True if pages that were already checked may lack blocks again.
     pub needs_recheck: Cell<bool>,
-    /// Number of pinned pages, and how many of them were whole on flash when last checked.
-    pub pages: Cell<(u64, u64)>,
+    /// Number of pinned pages.
+    pub pinned_pages: Cell<u64>,
+    /// Number of pinned pages that were complete on flash when last checked.
+    pub complete_pages: Cell<u64>,
     /// Reason why the last page could not be filled.
     pub wait_reason: Cell<Option<RejectReason>>,
 }
 
 impl Pins {
-    /// Number of pinned pages, how many of them are whole on flash, and why the others are not, as text for users.
+    /// Number of pinned pages, number of these that are complete on flash, and the reason why the others are not, as
+    /// text for users.
     pub fn stats(&self) -> (u64, u64, Option<&'static str>) {
-        let (pinned, on_flash) = self.pages.get();
+        let (pinned, complete) = (self.pinned_pages.get(), self.complete_pages.get());
         let name = |reason: RejectReason| RejectReason::ALL[reason as usize].0;
-        (pinned, on_flash, self.wait_reason.get().filter(|_| on_flash < pinned).map(name))
+        (pinned, complete, self.wait_reason.get().filter(|_| complete < pinned).map(name))
     }
 
     /// Records why a page could not be put on flash.

@@ -37,8 +37,9 @@ const VOLUME_BLOCKS_MAX: BlockNo = BlockNo(1 << 34);
 /// Longest range of one record, in blocks.
 const RECORD_BLOCKS_MAX: u64 = 1 << 31;
 
-/// Length of a batch that no client waits for, and the interval between two such batches of a core: 64 MB/s.
+/// Length of a batch that no client waits for.
 const BACKGROUND_BATCH_BLOCKS: usize = 32;
+/// Interval between two such batches of a core: together they take at most 64 MB/s.
 const BACKGROUND_BATCH_INTERVAL: Nanos = Nanos::from_millis(2);
 /// Interval at which a pause before such a batch checks whether the flush has become urgent.
 const BACKGROUND_CHECK_INTERVAL: Nanos = Nanos::from_millis(10);
@@ -64,6 +65,7 @@ fn blocks_and_content_of<S: Seam>(record: &Record<S>) -> (Range<BlockNo>, Record
 
 /// Result of preparing a chunk of blocks for the log.
 enum Chunk<S: Seam> {
+    /// The records to append; none if nothing has to be recorded.
     Records(Vec<Record<S>>),
     /// Partial blocks that must be filled first (R3).
     Fill(Vec<BlockNo>),
@@ -88,6 +90,7 @@ pub fn pieces_of(range: Range<BlockNo>) -> impl Iterator<Item = Range<BlockNo>> 
     starts.map(move |start| start..range.end.min(start.plus(RECORD_BLOCKS_MAX)))
 }
 
+/// The error of a request that the store failed.
 fn to_request_error(error: &StoreError) -> RequestError {
     DiskError::Io(error.to_string()).into()
 }
@@ -130,6 +133,8 @@ impl<S: Seam> Shard<S> {
         self.run_shared(|state| &state.log_flush.single_flight, target, async || self.run_log_flush().await).await
     }
 
+    /// Runs one flush of the log for all callers that share it: takes the changes, makes them durable, and records the
+    /// result.
     async fn run_log_flush(self: &ShardRef<S>) -> Result<(), RequestError> {
         self.state.borrow_mut().log_flush.single_flight.begin();
         let flushes = self.flush_batcher.wait_for_batch(self.seam()).await;
@@ -180,8 +185,9 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Destages the whole volume and appends tombstones, so that a recovery finds none of its records.
-    pub async fn leave_log(self: &ShardRef<S>) -> Result<(), RequestError> {
+    /// Drains the log of this volume: destages the whole volume and appends tombstones, so that a recovery finds none
+    /// of its records.
+    pub async fn drain_log(self: &ShardRef<S>) -> Result<(), RequestError> {
         self.flush_all().await?;
         self.append_tombstones_from(BlockNo::ZERO).await
     }
@@ -233,8 +239,9 @@ impl<S: Seam> Shard<S> {
         });
     }
 
+    /// Makes the changes durable: first the ranges, then the blocks, in chunks of at most one batch.
     async fn make_durable(self: &ShardRef<S>, changed: &ChangeSet) -> Result<(), RequestError> {
-        if changed.has_all_changed || (changed.has_zeroed_ranges() && !self.uses_log()) {
+        if changed.covers_whole_volume || (changed.has_zeroed_ranges() && !self.uses_log()) {
             self.flush_all().await?;
             return self.append_all_tombstones().await;
         }
@@ -260,7 +267,7 @@ impl<S: Seam> Shard<S> {
             if self.log_chunk(chunk, remaining).await? == DurableScope::Volume {
                 break;
             }
-            self.state.borrow_mut().log_tracker.record_taken_until(end);
+            self.state.borrow_mut().log_tracker.advance_append_cursor(end);
         }
         Ok(())
     }
@@ -451,6 +458,7 @@ impl<S: Seam> Shard<S> {
         Ok(DurableScope::Blocks)
     }
 
+    /// Appends one batch of range records; tombstones only if a recovery could find records of the volume.
     async fn append_range_batch(
         self: &ShardRef<S>,
         pieces: &[(Range<BlockNo>, RecordContent)],
@@ -527,6 +535,7 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
+    /// Builds records of ranges; none of them has data.
     fn build_range_records(&self, pieces: &[(Range<BlockNo>, RecordContent)]) -> Vec<Record<S>> {
         let epoch = self.state.borrow().epochs.current();
         let record = |(piece, content): &(Range<BlockNo>, RecordContent)| {

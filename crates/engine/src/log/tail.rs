@@ -9,7 +9,7 @@ use seam::Seam;
 use crate::RequestError;
 use crate::fill::reload::ReloadReason;
 use crate::memory::{BlockNo, Sectors};
-use crate::shard::wait::WriteWait;
+use crate::shard::write_wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 
 /// Blocks destaged in one batch.

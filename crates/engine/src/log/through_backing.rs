@@ -8,7 +8,7 @@ use crate::RequestError;
 use crate::memory::BlockNo;
 use crate::memory::zeroes::ZeroState;
 use crate::shard::state::Operation;
-use crate::shard::wait::WriteWait;
+use crate::shard::write_wait::WriteWait;
 use crate::shard::{Shard, ShardRef};
 
 impl<S: Seam> Shard<S> {

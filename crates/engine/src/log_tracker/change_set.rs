@@ -29,14 +29,14 @@ pub struct ChangeSet {
     /// Changed ranges by their first block, with the block past the last; they do not overlap. The content of their
     /// blocks is newer if these are in `blocks` as well.
     pub ranges: BTreeMap<BlockNo, (BlockNo, RangeChange)>,
-    /// True if there were too many changes to record; every block then counts as changed.
-    pub has_all_changed: bool,
+    /// True if there were too many changes to record: every block of the volume then counts as changed.
+    pub covers_whole_volume: bool,
 }
 
 impl ChangeSet {
     /// True if any of `blocks` has changed.
     pub fn overlaps(&self, blocks: &Range<BlockNo>) -> bool {
-        self.has_all_changed || self.blocks.range(blocks.clone()).next().is_some() || self.overlaps_ranges(blocks)
+        self.covers_whole_volume || self.blocks.range(blocks.clone()).next().is_some() || self.overlaps_ranges(blocks)
     }
 
     /// True if any of `blocks` lies in a changed range.
@@ -45,7 +45,7 @@ impl ChangeSet {
     }
 
     /// The changed parts of `blocks`.
-    pub fn parts_of(&self, blocks: Range<BlockNo>) -> Vec<Range<BlockNo>> {
+    pub fn changed_parts_of(&self, blocks: Range<BlockNo>) -> Vec<Range<BlockNo>> {
         let single = self.blocks.range(blocks.clone()).map(|block| block.single());
         let ranges = self.ranges.range(..blocks.end).rev().take_while(|(_, (end, _))| *end > blocks.start);
         single.chain(ranges.map(|(start, (end, _))| *start.max(&blocks.start)..*end.min(&blocks.end))).collect()
@@ -53,7 +53,7 @@ impl ChangeSet {
 
     /// True if there is nothing to make durable.
     pub fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.ranges.is_empty() && !self.has_all_changed
+        self.blocks.is_empty() && self.ranges.is_empty() && !self.covers_whole_volume
     }
 
     /// Adds a range, which replaces older changes of its blocks.
@@ -64,7 +64,7 @@ impl ChangeSet {
         self.cut_ranges(&range);
         self.ranges.insert(range.start, (range.end, change));
         if self.ranges.len() > RANGES_MAX {
-            self.mark_all();
+            self.mark_whole_volume();
         }
     }
 
@@ -111,28 +111,28 @@ impl ChangeSet {
         }
     }
 
-    /// Records that every block counts as changed.
-    pub fn mark_all(&mut self) {
-        *self = ChangeSet { has_all_changed: true, ..ChangeSet::default() };
+    /// Replaces the recorded changes by one of the whole volume.
+    pub fn mark_whole_volume(&mut self) {
+        *self = ChangeSet { covers_whole_volume: true, ..ChangeSet::default() };
     }
 
-    /// Keeps only changed blocks in `outdated`.
-    pub fn restrict(&self, outdated: &mut OutdatedRanges) {
-        if !self.has_all_changed {
-            outdated.keep_only(|blocks| self.parts_of(blocks));
+    /// Removes blocks that have not changed from `outdated`.
+    pub fn retain_changed(&self, outdated: &mut OutdatedRanges) {
+        if !self.covers_whole_volume {
+            outdated.keep_only(|blocks| self.changed_parts_of(blocks));
         }
     }
 
     /// Adds `older` changes to these.
     pub fn add_older(&mut self, mut older: ChangeSet, blocks_max: usize) {
-        if older.has_all_changed || self.has_all_changed {
-            return self.mark_all();
+        if older.covers_whole_volume || self.covers_whole_volume {
+            return self.mark_whole_volume();
         }
         let newer = std::mem::take(self);
         newer.ranges.into_iter().for_each(|(start, (end, change))| older.add_range(start..end, change));
         older.blocks.extend(newer.blocks);
         if older.blocks.len() > blocks_max {
-            older.mark_all();
+            older.mark_whole_volume();
         }
         *self = older;
     }
@@ -238,7 +238,7 @@ mod tests {
         let blocks = || (0..4 * RANGES_MAX as u64).map(|number| BlockNo(number * 2));
         changed.blocks.extend(blocks());
         blocks().for_each(|block| changed.mark_outdated(block));
-        assert!(!changed.has_all_changed && changed.ranges.len() == OUTDATED_RANGES_MAX);
+        assert!(!changed.covers_whole_volume && changed.ranges.len() == OUTDATED_RANGES_MAX);
         assert_eq!(changed.blocks.len(), 4 * RANGES_MAX - OUTDATED_RANGES_MAX);
     }
 }

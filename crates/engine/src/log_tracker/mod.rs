@@ -42,11 +42,13 @@ pub enum WritebackStage {
     Durable,
 }
 
+/// The records of a block that is not spilled, or whose record is being appended.
 struct BlockEntry {
     /// `None` while the record is being appended.
     position: Option<Position>,
     /// The block's older record, held until the new one is durable.
     older: Option<Position>,
+    /// How far the content of the newest record has come on its way to the backing.
     stage: WritebackStage,
 }
 
@@ -68,26 +70,31 @@ pub struct LogTracker {
     tracks_changes: bool,
     /// True if a recovery may find records of the volume.
     may_have_records: bool,
+    /// Changes since the last flush took them.
     changes: ChangeSet,
     /// Changed blocks that background flushes leave out.
     stream_bypass: StreamBypass,
     /// The changes that a flush is making durable.
     taken_changes: Option<Rc<ChangeSet>>,
     /// The flush in progress has appended the taken blocks below this one.
-    taken_until: BlockNo,
+    append_cursor: BlockNo,
     /// Blocks whose records a recovery must ignore; `Some` only if memory outlives the process.
     outdated: Option<OutdatedRanges>,
+    /// Maximum number of changed blocks that are recorded individually.
     changed_blocks_max: usize,
     entries: BTreeMap<BlockNo, BlockEntry>,
     /// Records that need no [`BlockEntry`]: durable, without an older one, at stage [`WritebackStage::NotSent`]. No
     /// block is in both.
     record_index: RecordIndex,
+    /// Records at stage [`WritebackStage::Written`], with the completion number of the write. Entries may be out of
+    /// date.
     written_records: VecDeque<(BlockNo, CompletionNo)>,
+    /// Records of zero-ranges.
     zero_records: ZeroRecords,
     /// Positions of records that may be retired.
-    retirable: Vec<Position>,
+    retirable_positions: Vec<Position>,
     /// Records among these that hold the newest content of their blocks.
-    keepable: BTreeMap<BlockNo, Position>,
+    keepable_records: BTreeMap<BlockNo, Position>,
     /// Violates R2, for tests of the checker: records of changed blocks are kept, too.
     pub is_keep_sabotaged: bool,
 }
@@ -219,7 +226,7 @@ impl LogTracker {
         let is_unsent = entry.is_some_and(|entry| {
             entry.position.is_some() && entry.older.is_none() && entry.stage == WritebackStage::NotSent
         });
-        is_unsent && !self.changes.has_all_changed && !self.changes.blocks.contains(&block)
+        is_unsent && !self.changes.covers_whole_volume && !self.changes.blocks.contains(&block)
     }
 
     /// Records that the block leaves memory: its record holds the same content.
@@ -262,23 +269,24 @@ impl LogTracker {
         }
     }
 
+    /// Adds a changed block to the changes; its record is not kept.
     fn add_change(&mut self, block: BlockNo) {
-        self.keepable.remove(&block);
-        if self.tracks_changes && !self.changes.has_all_changed {
+        self.keepable_records.remove(&block);
+        if self.tracks_changes && !self.changes.covers_whole_volume {
             self.changes.blocks.insert(block);
             if self.changes.blocks.len() > self.changed_blocks_max {
-                self.changes.mark_all();
+                self.changes.mark_whole_volume();
             }
         }
     }
 
     /// Like [`LogTracker::record_change`], for a range.
     pub fn record_range_change(&mut self, blocks: Range<BlockNo>, change: RangeChange) {
-        while let Some(block) = self.keepable.range(blocks.clone()).next().map(|(block, _)| *block) {
-            self.keepable.remove(&block);
+        while let Some(block) = self.keepable_records.range(blocks.clone()).next().map(|(block, _)| *block) {
+            self.keepable_records.remove(&block);
         }
         self.stream_bypass.remove_range(&blocks);
-        if self.tracks_changes && !self.changes.has_all_changed {
+        if self.tracks_changes && !self.changes.covers_whole_volume {
             self.changes.add_range(blocks, change);
         }
     }
@@ -297,10 +305,10 @@ impl LogTracker {
     /// Like [`LogTracker::take_changes`], but leaves out the blocks that have bypassed the log since a time later than
     /// `left_out_after`.
     pub fn take_changes_beside_streams(&mut self, left_out_after: Nanos, left_out: &[BlockNo]) -> Rc<ChangeSet> {
-        if self.changes.has_all_changed {
+        if self.changes.covers_whole_volume {
             return self.take_changes(left_out);
         }
-        self.stream_bypass.end_until(left_out_after);
+        self.stream_bypass.remove_older(left_out_after);
         self.begin_log_flush(left_out)
     }
 
@@ -310,20 +318,20 @@ impl LogTracker {
         let remaining = self.stream_bypass.blocks().chain(left_out.iter().copied());
         self.changes.blocks = remaining.filter(|block| changed.blocks.remove(block)).collect();
         let changed = Rc::new(changed);
-        (self.taken_changes, self.taken_until) = (Some(Rc::clone(&changed)), BlockNo::ZERO);
+        (self.taken_changes, self.append_cursor) = (Some(Rc::clone(&changed)), BlockNo::ZERO);
         changed
     }
 
     /// Records that the flush in progress has appended all taken ranges, and the taken blocks below `end`.
-    pub fn record_taken_until(&mut self, end: BlockNo) {
-        self.taken_until = end;
+    pub fn advance_append_cursor(&mut self, end: BlockNo) {
+        self.append_cursor = end;
     }
 
     /// Ends the flush of the taken changes; if it failed, they count as changed again.
     pub fn end_log_flush(&mut self, changed: &ChangeSet, is_durable: bool) {
         self.taken_changes = None;
         match is_durable {
-            true => self.outdated.iter_mut().for_each(|outdated| self.changes.restrict(outdated)),
+            true => self.outdated.iter_mut().for_each(|outdated| self.changes.retain_changed(outdated)),
             false => {
                 self.changes.add_older(changed.clone(), self.changed_blocks_max);
                 self.stream_bypass.blocks().for_each(|block| self.changes.cut_ranges(&block.single()));
@@ -363,8 +371,8 @@ impl LogTracker {
             None => self.take_from_index(block),
         };
         self.entries.insert(block, BlockEntry { position: None, older, stage });
-        if let WritebackStage::Written(sequence) = stage {
-            self.written_records.push_back((block, sequence));
+        if let WritebackStage::Written(completion) = stage {
+            self.written_records.push_back((block, completion));
         }
     }
 
@@ -388,9 +396,9 @@ impl LogTracker {
     fn record_append(&mut self, block: BlockNo, position: Position) {
         let entry = self.entries.get_mut(&block).expect("the append was registered");
         entry.position = Some(position);
-        self.retirable.extend(entry.older.take());
+        self.retirable_positions.extend(entry.older.take());
         if !self.zero_records.is_empty() {
-            self.zero_records.cut(&block.single(), &mut self.retirable);
+            self.zero_records.cut(&block.single(), &mut self.retirable_positions);
         }
         let entry = &self.entries[&block];
         if entry.stage == WritebackStage::Durable {
@@ -452,7 +460,7 @@ impl LogTracker {
             let is_changed = changed.overlaps(blocks) || taken.is_some_and(|taken| taken.overlaps(blocks));
             !is_changed && !waits_for_backing(blocks)
         };
-        self.zero_records.retire(examined_records_max, is_durable, &mut self.retirable);
+        self.zero_records.retire(examined_records_max, is_durable, &mut self.retirable_positions);
     }
 
     /// Like [`LogTracker::retire_zeroes`] for all records, at a higher cost: newer content is also durable if it is
@@ -463,7 +471,7 @@ impl LogTracker {
         has_unclean: impl Fn(&Range<BlockNo>) -> bool,
         waits_for_backing: impl Fn(&Range<BlockNo>) -> bool,
     ) {
-        let is_pending = |changes: &ChangeSet, blocks: &Range<BlockNo>| match changes.has_all_changed {
+        let is_pending = |changes: &ChangeSet, blocks: &Range<BlockNo>| match changes.covers_whole_volume {
             true => has_unclean(blocks),
             false => changes.blocks.range(blocks.clone()).any(|block| is_unclean(*block)),
         };
@@ -472,7 +480,7 @@ impl LogTracker {
             let is_pending = is_pending(changed, blocks) || taken.is_some_and(|taken| is_pending(taken, blocks));
             !is_pending && !waits_for_backing(blocks)
         };
-        self.zero_records.retire(usize::MAX, is_durable, &mut self.retirable);
+        self.zero_records.retire(usize::MAX, is_durable, &mut self.retirable_positions);
     }
 
     /// Records that records of ranges are being appended to the log.
@@ -488,20 +496,20 @@ impl LogTracker {
 
     /// Retires the records of these blocks, which a newer record or a tombstone replaces.
     fn drop_older_records(&mut self, blocks: Range<BlockNo>) {
-        self.zero_records.cut(&blocks, &mut self.retirable);
-        self.retirable.extend(self.record_index.remove_range(blocks.clone()));
+        self.zero_records.cut(&blocks, &mut self.retirable_positions);
+        self.retirable_positions.extend(self.record_index.remove_range(blocks.clone()));
         // Removed one by one: splitting and joining the tree would cost as much as everything past the range.
         let removed: Vec<BlockNo> = self.entries.range(blocks).map(|(block, _)| *block).collect();
         for entry in removed.iter().filter_map(|block| self.entries.remove(block)) {
             assert!(entry.position.is_some(), "no record is appended while a tombstone is");
-            self.retirable.extend(entry.position);
+            self.retirable_positions.extend(entry.position);
         }
     }
 
     /// Records that tombstones of the whole volume are durable: a recovery finds none of its records.
     pub fn record_all_tombstones(&mut self) {
         self.record_tombstones(BlockNo::ALL);
-        self.zero_records.clear(&mut self.retirable);
+        self.zero_records.clear(&mut self.retirable_positions);
         self.may_have_records = false;
     }
 
@@ -518,12 +526,12 @@ impl LogTracker {
     }
 
     /// Records that the write of the block to the backing has completed, with its completion number.
-    pub fn record_write(&mut self, block: BlockNo, sequence: CompletionNo) {
+    pub fn record_write(&mut self, block: BlockNo, completion: CompletionNo) {
         if let Some(entry) = self.entries.get_mut(&block)
             && entry.stage == WritebackStage::Sent
         {
-            entry.stage = WritebackStage::Written(sequence);
-            self.written_records.push_back((block, sequence));
+            entry.stage = WritebackStage::Written(completion);
+            self.written_records.push_back((block, completion));
         }
     }
 
@@ -540,13 +548,14 @@ impl LogTracker {
     /// Records a flush of the backing that covers all completions below `covered`.
     pub fn record_backing_flush(&mut self, covered: CompletionNo) {
         for _ in 0..self.written_records.len() {
-            let (block, sequence) = self.written_records.pop_front().expect("the queue has as many entries as counted");
-            if sequence >= covered {
-                self.written_records.push_back((block, sequence));
+            let (block, completion) =
+                self.written_records.pop_front().expect("the queue has as many entries as counted");
+            if completion >= covered {
+                self.written_records.push_back((block, completion));
                 continue;
             }
             let Some(entry) =
-                self.entries.get_mut(&block).filter(|entry| entry.stage == WritebackStage::Written(sequence))
+                self.entries.get_mut(&block).filter(|entry| entry.stage == WritebackStage::Written(completion))
             else {
                 continue;
             };
@@ -560,10 +569,10 @@ impl LogTracker {
 
     /// Records that the backing may have lost its unflushed writes.
     pub fn record_backing_loss(&mut self) {
-        self.stream_bypass.end_sent();
-        for (block, sequence) in std::mem::take(&mut self.written_records) {
+        self.stream_bypass.remove_sent();
+        for (block, completion) in std::mem::take(&mut self.written_records) {
             if let Some(entry) =
-                self.entries.get_mut(&block).filter(|entry| entry.stage == WritebackStage::Written(sequence))
+                self.entries.get_mut(&block).filter(|entry| entry.stage == WritebackStage::Written(completion))
             {
                 entry.stage = WritebackStage::NotSent;
             }
@@ -578,7 +587,7 @@ impl LogTracker {
         blocks.into_iter().for_each(|block| self.retire_record(block, false));
         for block in self.record_index.superseded().into_iter().filter(|block| is_durable(*block)) {
             let position = self.take_from_index(block);
-            self.retirable.extend(position);
+            self.retirable_positions.extend(position);
         }
     }
 
@@ -602,13 +611,13 @@ impl LogTracker {
     }
 
     /// Takes the positions of the records that may be retired since the last call.
-    pub fn take_retirable(&mut self) -> Vec<Position> {
-        std::mem::take(&mut self.retirable)
+    pub fn take_retirable_positions(&mut self) -> Vec<Position> {
+        std::mem::take(&mut self.retirable_positions)
     }
 
     /// Takes the records among those to be retired that hold the newest content of their blocks, with the blocks.
-    pub fn take_keepable(&mut self) -> BTreeMap<BlockNo, Position> {
-        std::mem::take(&mut self.keepable)
+    pub fn take_keepable_records(&mut self) -> BTreeMap<BlockNo, Position> {
+        std::mem::take(&mut self.keepable_records)
     }
 
     /// True if the block has not changed since its record was made.
@@ -619,7 +628,7 @@ impl LogTracker {
     /// True if the block has not changed since its record was made.
     fn is_unchanged(&self, block: BlockNo) -> bool {
         let is_changed = |changes: &ChangeSet| changes.overlaps(&block.single());
-        let is_pending = block >= self.taken_until && self.taken_changes.as_deref().is_some_and(is_changed);
+        let is_pending = block >= self.append_cursor && self.taken_changes.as_deref().is_some_and(is_changed);
         !is_changed(&self.changes) && !is_pending
     }
 
@@ -627,10 +636,10 @@ impl LogTracker {
     fn retire_record(&mut self, block: BlockNo, is_newest: bool) {
         let entry = self.entries.remove(&block).expect("the entry exists");
         if let Some(position) = entry.position.filter(|_| is_newest) {
-            self.keepable.insert(block, position);
+            self.keepable_records.insert(block, position);
         }
-        self.retirable.extend(entry.position);
-        self.retirable.extend(entry.older);
+        self.retirable_positions.extend(entry.position);
+        self.retirable_positions.extend(entry.older);
     }
 }
 
@@ -650,12 +659,12 @@ mod tests {
             tracker.begin_append(block, WritebackStage::Written(CompletionNo(1)));
             let contents = [(block.single(), RecordContent::Data)];
             tracker.record_appends(&contents, &[Position::from_words([1, 2, 3])]);
-            tracker.record_taken_until(BlockNo(appended_end));
+            tracker.advance_append_cursor(BlockNo(appended_end));
             if is_rewritten {
                 tracker.record_change(block);
             }
             tracker.record_backing_flush(CompletionNo(2));
-            tracker.take_keepable().contains_key(&block)
+            tracker.take_keepable_records().contains_key(&block)
         };
         assert!(kept(6, false));
         assert!(!kept(5, false), "the flush has yet to append the block's newest content");
@@ -667,7 +676,7 @@ mod tests {
         let mut tracker = LogTracker::default();
         tracker.start_tracking(1_000, true);
         tracker.outdated().expect("memory outlives the process").add(BlockNo(5)..BlockNo(9));
-        tracker.changes.mark_all();
+        tracker.changes.mark_whole_volume();
         tracker.end_log_flush(&ChangeSet::default(), true);
         let mut tags = Vec::new();
         let write_tag = |tag: seam::RangeTag| {

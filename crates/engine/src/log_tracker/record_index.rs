@@ -17,6 +17,7 @@ const SPILLED_FLAG: u32 = 1 << 31;
 /// A record in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
+    /// Position of the record in the log.
     pub position: Position,
     /// True if the block is spilled: this record alone holds its newest content.
     pub is_spilled: bool,
@@ -33,14 +34,17 @@ impl IndexEntry {
     }
 }
 
+/// The position in an index value.
 fn position_of([segment, index, checksum]: Value) -> Position {
     Position::from_words([segment, index & !SPILLED_FLAG, checksum])
 }
 
+/// True if an index value has the flag of a spilled block.
 fn is_spilled([_, index, _]: Value) -> bool {
     index & SPILLED_FLAG != 0
 }
 
+/// Clears the flag of a spilled block.
 fn clear_spilled([_, index, _]: &mut Value) {
     *index &= !SPILLED_FLAG;
 }

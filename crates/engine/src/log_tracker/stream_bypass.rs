@@ -8,7 +8,7 @@ use std::ops::Range;
 use flash::BlockNo;
 use seam::Nanos;
 
-/// Number of waiting blocks from which they are destaged.
+/// Waiting blocks are destaged once there are this many.
 const DUE_BLOCKS_MIN: usize = 128;
 /// Fewer blocks are destaged this long after the last one was written.
 const QUIET_AFTER: Nanos = Nanos::from_millis(100);
@@ -20,6 +20,7 @@ pub struct StreamBypass {
     bypassed_since: BTreeMap<BlockNo, Nanos>,
     /// Blocks whose newest content was not sent to the backing yet.
     waiting_blocks: BTreeSet<BlockNo>,
+    /// Time at which a stream last wrote a block.
     last_write_at: Nanos,
 }
 
@@ -56,7 +57,7 @@ impl StreamBypass {
     }
 
     /// Removes the blocks that have bypassed the log since `time` or longer.
-    pub fn end_until(&mut self, time: Nanos) {
+    pub fn remove_older(&mut self, time: Nanos) {
         let waiting = &mut self.waiting_blocks;
         self.bypassed_since.retain(|block, since| {
             let is_young = *since > time;
@@ -68,7 +69,7 @@ impl StreamBypass {
     }
 
     /// Removes the blocks whose newest content was sent to the backing.
-    pub fn end_sent(&mut self) {
+    pub fn remove_sent(&mut self) {
         self.bypassed_since.retain(|block, _| self.waiting_blocks.contains(block));
     }
 
@@ -146,14 +147,14 @@ mod tests {
         bypass.add(BlockNo(1), Nanos(20), 8);
         bypass.add(BlockNo(2), Nanos(30), 8);
         bypass.add(BlockNo(0), Nanos(40), 8);
-        bypass.end_until(Nanos(10));
+        bypass.remove_older(Nanos(10));
         assert_eq!(
             bypass.blocks().collect::<Vec<_>>(),
             [BlockNo(1), BlockNo(2)],
             "a repeated write makes no block young"
         );
         bypass.record_send(BlockNo(1));
-        bypass.end_sent();
+        bypass.remove_sent();
         assert_eq!((bypass.blocks().collect::<Vec<_>>(), bypass.waiting_blocks.len()), (vec![BlockNo(2)], 1));
     }
 }

@@ -17,8 +17,10 @@ struct RecordPart {
     record: RecordId,
 }
 
-struct Record {
+/// A record of a zero-range.
+struct ZeroRecord {
     position: Position,
+    /// Number of its parts that no newer record has replaced.
     part_count: usize,
 }
 
@@ -27,7 +29,7 @@ struct Record {
 pub struct ZeroRecords {
     /// Parts by first block; they do not overlap.
     parts: BTreeMap<BlockNo, RecordPart>,
-    records: BTreeMap<RecordId, Record>,
+    records: BTreeMap<RecordId, ZeroRecord>,
     next_record: RecordId,
     /// Where the next examination begins.
     cursor: BlockNo,
@@ -48,12 +50,12 @@ impl ZeroRecords {
     pub fn insert(&mut self, blocks: Range<BlockNo>, position: Position) {
         let record = self.next_record;
         self.next_record += 1;
-        self.records.insert(record, Record { position, part_count: 1 });
+        self.records.insert(record, ZeroRecord { position, part_count: 1 });
         self.parts.insert(blocks.start, RecordPart { end: blocks.end, record });
     }
 
-    /// Takes `blocks` from all records, because a newer record holds them. Adds the positions of records without
-    /// blocks to `retired`.
+    /// Takes `blocks` from all records, because a newer record holds them. Adds the positions of records without blocks
+    /// to `retired`.
     pub fn cut(&mut self, blocks: &Range<BlockNo>, retired: &mut Vec<Position>) {
         while let Some((start, part)) = self.parts.range(..blocks.end).next_back().map(|(start, part)| (*start, *part))
             && part.end > blocks.start
@@ -98,7 +100,7 @@ impl ZeroRecords {
         self.records.values().any(|record| segments.contains(&record.position.segment()))
     }
 
-    fn record_mut(&mut self, id: RecordId) -> &mut Record {
+    fn record_mut(&mut self, id: RecordId) -> &mut ZeroRecord {
         self.records.get_mut(&id).expect("the record of a part exists")
     }
 

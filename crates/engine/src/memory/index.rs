@@ -15,11 +15,13 @@ use crate::page_hash::page_hash;
 /// Slot of a block that is not in memory.
 const NO_SLOT: u32 = u32::MAX;
 
+/// A page with at least one block in memory.
 struct Page {
     number: PageNo,
     volume_number: u32,
     /// Number of blocks with a slot.
     used_slots: u32,
+    /// The slot of each block, or [`NO_SLOT`].
     slots: [u32; BLOCKS_PER_PAGE],
 }
 
@@ -31,10 +33,12 @@ impl Page {
 
 /// Maps (volume, block) to a slot.
 pub struct Index {
+    /// Indexes into `pages`, by hash of volume and page number.
     table: HashTable<u32>,
     pages: Vec<Page>,
+    /// Indexes of unused entries of `pages`.
     free_pages: Vec<u32>,
-    /// The page found last: the blocks of one request share few pages.
+    /// Index of the page found last: the blocks of one request share few pages.
     last_found_page: Cell<u32>,
 }
 
@@ -58,24 +62,24 @@ impl Index {
     /// The slot of a block.
     pub fn find(&self, volume_number: u32, block: BlockNo) -> Option<u32> {
         let (number, slot_index) = block.page();
-        let page = self.find_page(volume_number, number)?;
-        Some(self.pages[page as usize].slots[slot_index]).filter(|slot| *slot != NO_SLOT)
+        let page_index = self.find_page(volume_number, number)?;
+        Some(self.pages[page_index as usize].slots[slot_index]).filter(|slot| *slot != NO_SLOT)
     }
 
     /// The slots of a page's blocks; `None` if no block of the page is in memory.
     pub fn page_slots(&self, volume_number: u32, number: PageNo) -> Option<[Option<u32>; BLOCKS_PER_PAGE]> {
-        let page = self.find_page(volume_number, number)?;
-        Some(self.pages[page as usize].slots.map(|slot| (slot != NO_SLOT).then_some(slot)))
+        let page_index = self.find_page(volume_number, number)?;
+        Some(self.pages[page_index as usize].slots.map(|slot| (slot != NO_SLOT).then_some(slot)))
     }
 
     /// Records that a block that had no slot is in `slot`.
     pub fn insert(&mut self, volume_number: u32, block: BlockNo, slot: u32) {
         let (number, slot_index) = block.page();
-        let page = match self.find_page(volume_number, number) {
-            Some(page) => page,
+        let page_index = match self.find_page(volume_number, number) {
+            Some(page_index) => page_index,
             None => self.add_page(volume_number, number),
         };
-        let page = &mut self.pages[page as usize];
+        let page = &mut self.pages[page_index as usize];
         assert_eq!(page.slots[slot_index], NO_SLOT, "a block has one slot");
         page.slots[slot_index] = slot;
         page.used_slots += 1;
@@ -98,6 +102,7 @@ impl Index {
         }
     }
 
+    /// Index of a page in `pages`.
     #[inline]
     fn find_page(&self, volume_number: u32, number: PageNo) -> Option<u32> {
         let last = self.last_found_page.get();
@@ -105,13 +110,14 @@ impl Index {
         {
             return Some(last);
         }
-        let page = *self.table.find(page_hash(volume_number, number), |index| {
+        let page_index = *self.table.find(page_hash(volume_number, number), |index| {
             self.pages[*index as usize].matches(volume_number, number)
         })?;
-        self.last_found_page.set(page);
-        Some(page)
+        self.last_found_page.set(page_index);
+        Some(page_index)
     }
 
+    /// Adds a page without blocks. Returns its index.
     fn add_page(&mut self, volume_number: u32, number: PageNo) -> u32 {
         let page = Page { number, volume_number, used_slots: 0, slots: [NO_SLOT; BLOCKS_PER_PAGE] };
         let page_index = match self.free_pages.pop() {

@@ -16,7 +16,7 @@ pub use flash::{BlockNo, PageNo};
 pub use slot::{BLOCKS_PER_PAGE, Sectors, Slot, SlotRef, UnflushedWrite};
 
 use crate::page_hash::hash_key;
-use crate::policy::{Admit, Clock2Q, Policy};
+use crate::policy::{Clock2Q, InsertKind, Policy};
 use index::Index;
 use persist::TagUpdates;
 pub use usage::VolumeUsage;
@@ -178,7 +178,7 @@ impl<S: Seam> MemoryCache<S> {
         block: BlockNo,
         data: S::Block,
         present: Sectors,
-        admit: Admit,
+        admit: InsertKind,
     ) -> u32 {
         self.evict_to_max(volume_number);
         let id = match self.free_slots.pop() {
@@ -191,7 +191,7 @@ impl<S: Seam> MemoryCache<S> {
         let slot = &mut self.slots[id as usize];
         assert!(slot.data.is_none() && slot.is_clean(), "a free slot is empty");
         (slot.data, slot.block, slot.volume_number, slot.present) = (Some(data), block, volume_number, present);
-        (slot.is_transit, slot.has_acked_unwritten, slot.was_read_ahead) = (false, false, false);
+        (slot.is_transit, slot.holds_acknowledged_data, slot.was_read_ahead) = (false, false, false);
         self.index.insert(volume_number, block, id);
         self.policy.insert(volume_number, id, block_key(volume_number, block), admit);
         self.volume_usage.update(volume_number, |usage| usage.held_blocks += 1);
@@ -238,6 +238,7 @@ impl<S: Seam> MemoryCache<S> {
         Some(data.thaw().unwrap_or_else(|_| unreachable!("a unique block thaws")))
     }
 
+    /// Removes the block of a slot that the policy no longer knows.
     fn free_slot(&mut self, id: u32) {
         let slot = &mut self.slots[id as usize];
         let (volume, block) = (slot.volume_number, slot.block);

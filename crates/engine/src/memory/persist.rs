@@ -45,6 +45,7 @@ impl<S: Seam> MemoryCache<S> {
         }
     }
 
+    /// Queues the removal of a buffer's tag, if it has one.
     fn queue_clear(&mut self, block: S::Block) {
         let number = self.seam.tag_of(&block);
         if number != 0 {

@@ -102,7 +102,7 @@ pub struct Slot<B> {
     /// Valid sectors of the content.
     pub present: Sectors,
     /// True if only this slot still holds acknowledged content, so that a failed write must not abandon it.
-    pub has_acked_unwritten: bool,
+    pub holds_acknowledged_data: bool,
     /// True if the block is in memory only to be destaged: it leaves memory when it is clean, unless a refresh of its
     /// page is queued.
     pub is_transit: bool,
@@ -130,7 +130,7 @@ impl<B> Slot<B> {
             dirty_epoch: None,
             in_flight_epoch: None,
             written: None,
-            has_acked_unwritten: false,
+            holds_acknowledged_data: false,
             dirty_since: Nanos::ZERO,
             is_transit: false,
             was_read_ahead: false,

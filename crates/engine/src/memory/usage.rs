@@ -27,6 +27,7 @@ pub struct VolumeUsage {
 }
 
 impl VolumeUsage {
+    /// Usage of a volume without blocks, quota and target.
     const UNBOUNDED: VolumeUsage =
         VolumeUsage { held_blocks: 0, min_blocks: 0, max_blocks: u64::MAX, hits: 0, target_blocks: None };
 
@@ -143,6 +144,7 @@ impl<S: Seam> MemoryCache<S> {
         self.find_victim_above(|usage| usage.min_blocks).or_else(|| self.find_victim_above(|_| 0))
     }
 
+    /// Chooses a block of the volumes that hold more blocks than `keep` returns.
     fn find_victim_above(&mut self, keep: impl Fn(&VolumeUsage) -> u64) -> Option<u32> {
         let mut seen = 0;
         loop {

@@ -43,15 +43,15 @@ pub struct ZeroRange {
     /// True if the backing may release the space.
     pub may_unmap: bool,
     /// True if only this range still holds acknowledged content, so that a failed write must not abandon it.
-    pub has_acked_unwritten: bool,
+    pub holds_acknowledged_data: bool,
 }
 
 impl ZeroRange {
     /// True if merging the two ranges loses no information.
     fn merges_with(&self, other: &ZeroRange) -> bool {
         let dirty = self.state == ZeroState::Dirty && other.state == ZeroState::Dirty;
-        let same = (self.epoch, self.may_unmap, self.has_acked_unwritten)
-            == (other.epoch, other.may_unmap, other.has_acked_unwritten);
+        let same = (self.epoch, self.may_unmap, self.holds_acknowledged_data)
+            == (other.epoch, other.may_unmap, other.holds_acknowledged_data);
         dirty && same
     }
 }
@@ -205,7 +205,7 @@ mod tests {
             state: ZeroState::Dirty,
             dirty_since: Nanos::ZERO,
             may_unmap: false,
-            has_acked_unwritten: false,
+            holds_acknowledged_data: false,
         }
     }
 

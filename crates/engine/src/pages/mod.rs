@@ -10,10 +10,10 @@
 //! A page on flash holds only content that the backing holds *durably*. Such content is a clean block of memory, or a
 //! block read from the backing under a fill guard while nothing there was unsettled.
 
+mod backing_flush;
 mod page_fill;
 mod pin;
 mod promote;
-mod sync;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -27,7 +27,7 @@ use crate::memory::{BlockNo, PageNo};
 use crate::shard::core_state::CoreState;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
-pub use sync::BackingFlushResult;
+pub use backing_flush::BackingFlushResult;
 
 impl<S: Seam> Shard<S> {
     /// Invalidates the flash copies of these blocks before newer content is acknowledged (R2, docs/rules.md).
@@ -67,12 +67,12 @@ impl<S: Seam> Shard<S> {
             return;
         }
         // The write gets its own completion number: no flush that began earlier covers it.
-        let sequence = self.state.borrow_mut().number_completion();
+        let completion = self.state.borrow_mut().number_completion();
         if !has_succeeded {
-            self.flash_tier.settled_completion.set(sequence.next());
+            self.flash_tier.settled_completion.set(completion.next());
         }
         if let (Some(pages), Some(write_intent)) = (&self.flash_tier.pages, write_intent) {
-            pages.end_write(write_intent, sequence);
+            pages.end_write(write_intent, completion);
         }
     }
 
@@ -83,7 +83,7 @@ impl<S: Seam> Shard<S> {
         if let Some(pages) = &self.flash_tier.pages {
             pages.record_flush(covered);
         }
-        let refreshed = self.queue_refresh(&destaged.blocks);
+        let refreshed = self.queue_refresh(&destaged.first_blocks);
         // Under a policy that caches no writes, a block leaves memory although a refresh of its page is queued.
         let retained = if self.keeps_writes() { refreshed } else { BTreeSet::new() };
         self.drop_transit(&destaged.transit_blocks, &retained);
@@ -101,7 +101,7 @@ impl<S: Seam> Shard<S> {
             if lacks_content.get() && whole().any(|(_, content)| has_content(content)) {
                 lacks_content.set(false);
             }
-            self.flash_tier.set_partial_blocks(&destaged);
+            self.flash_tier.record_partial_blocks(&destaged);
         }
     }
 

@@ -1,5 +1,5 @@
-//! Page fill: a miss that promotes its page to flash reads the whole page, in one request to the backing instead
-//! of two.
+//! Page fill: a miss that promotes its page to flash reads the whole page, in one request to the backing instead of
+//! two.
 //!
 //! While clients keep the backing busy, promotion may not read from it. Without page fills a page would therefore grow
 //! by a few blocks with each miss. For a disk, 64 KiB cost hardly more than 4 KiB. For a backing short of bandwidth
@@ -13,16 +13,16 @@ use seam::{DiskError, Seam};
 use crate::backing::Cause;
 use crate::fill::FillResult;
 use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo, Sectors};
-use crate::policy::Admit;
+use crate::policy::InsertKind;
 use crate::shard::fill_guard::FillGuard;
 use crate::shard::promoter::PageRead;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
-/// Limit of whole pages that wait to be written to flash.
-const WAITING_PAGES_MAX: usize = 32;
-/// The same limit, as a fraction of memory.
-const WAITING_MEMORY_DIVISOR: usize = 16;
+/// Maximum number of page reads that wait to be written to flash.
+const QUEUED_PAGE_READS_MAX: usize = 32;
+/// They take at most this part of the memory.
+const QUEUED_PAGE_READS_DIVISOR: usize = 16;
 
 impl<S: Seam> Shard<S> {
     /// The page to read in place of `run`. `Some` only if the run lies in a page of `pages_to_promote`, no part of the
@@ -34,11 +34,11 @@ impl<S: Seam> Shard<S> {
         let mask = pages.valid_blocks(page) >> index;
         let is_absent = mask & ((1_u32 << BlockNo::count(run)) - 1) as u16 == 0
             && BlockNo::each(run).all(|block| self.kept_position(block).is_none());
-        let held_pages_max =
-            (self.seam().blocks_total() / BLOCKS_PER_PAGE / WAITING_MEMORY_DIVISOR).min(WAITING_PAGES_MAX);
+        let page_reads_max =
+            (self.seam().blocks_total() / BLOCKS_PER_PAGE / QUEUED_PAGE_READS_DIVISOR).min(QUEUED_PAGE_READS_MAX);
         let page_bytes = (BLOCKS_PER_PAGE * seam::BLOCK_BYTES) as u64;
         let is_cheap = self.flash_tier.page_fill_budget.has_room(self.seam().now(), page_bytes)
-            && self.core.promoter().held_pages() < held_pages_max;
+            && self.core.promoter().queued_page_reads() < page_reads_max;
         if !is_absent || !is_cheap {
             return None;
         }
@@ -50,6 +50,7 @@ impl<S: Seam> Shard<S> {
         Some(page)
     }
 
+    /// Flushes the backing in a task, so that content read later is durable there.
     fn flush_in_background(self: &ShardRef<S>) {
         if !self.flash_tier.page_fill_budget.is_flush_running.replace(true) {
             let shard = Rc::clone(self);
@@ -66,7 +67,7 @@ impl<S: Seam> Shard<S> {
         page: PageNo,
         run: Range<BlockNo>,
         mut buffers: Vec<S::BlockMut>,
-        admit: Option<Admit>,
+        admit: Option<InsertKind>,
     ) -> Result<FillResult<S>, DiskError> {
         let blocks = self.page_blocks(page);
         let is_inside = run.end <= blocks.end;

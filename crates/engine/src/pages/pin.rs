@@ -1,6 +1,6 @@
 //! Pins: pages that stay on flash regardless of use. A background task copies them to flash, and again after a client
-//! has changed them. The task ends when all are whole on flash, so that an idle volume has no timer. The store exempts
-//! pinned pages from eviction.
+//! has changed them. The task ends when all are complete on flash, so that an idle volume has no timer. The store
+//! exempts pinned pages from eviction.
 
 use std::rc::{Rc, Weak};
 
@@ -17,11 +17,14 @@ const PAUSE_PER_PAGE_WHILE_BUSY: Nanos = Nanos::from_millis(20);
 const PAGES_BEFORE_YIELD: u64 = 1_024;
 /// Pause before the next pass over the pins; it grows to the maximum while the passes fill no page.
 const PASS_PAUSE_MIN: Nanos = Nanos::from_secs(1);
+/// See [`PASS_PAUSE_MIN`].
 const PASS_PAUSE_MAX: Nanos = Nanos::from_secs(60);
 
 /// Result of one pass over all pinned pages.
 struct PassResult {
-    whole_pages: u64,
+    /// Pinned pages that are complete on flash.
+    complete_pages: u64,
+    /// Pages that got blocks in this pass.
     filled_pages: u64,
 }
 
@@ -30,7 +33,8 @@ impl<S: Seam> Shard<S> {
     pub fn restart_pinning(&self) {
         let pinned = self.flash_tier.quota.borrow().to_page_quota().pinned_pages();
         self.flash_tier.pins.has_pins.set(pinned > 0 && self.flash_tier.pages.is_some());
-        self.flash_tier.pins.pages.set((pinned, 0));
+        self.flash_tier.pins.pinned_pages.set(pinned);
+        self.flash_tier.pins.complete_pages.set(0);
         self.flash_tier.pins.change_count.set(self.flash_tier.pins.change_count.get() + 1);
         self.start_pinning();
     }
@@ -51,6 +55,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
+    /// Starts the task that fills pinned pages, unless it runs.
     fn start_pinning(&self) {
         let pins = &self.flash_tier.pins;
         pins.needs_recheck.set(true);
@@ -72,7 +77,7 @@ impl<S: Seam> Shard<S> {
     async fn run_pass(self: &ShardRef<S>) -> Option<PassResult> {
         let ranges = self.flash_tier.quota.borrow().pinned.clone();
         let (mut pass, changes) =
-            (PassResult { whole_pages: 0, filled_pages: 0 }, self.flash_tier.pins.change_count.get());
+            (PassResult { complete_pages: 0, filled_pages: 0 }, self.flash_tier.pins.change_count.get());
         let mut checked_pages = 0;
         for page in ranges.iter().flat_map(PageNo::each) {
             let pages: VolumePages<S> = self.fillable_pages().cloned()?;
@@ -80,37 +85,36 @@ impl<S: Seam> Shard<S> {
             if checked_pages % PAGES_BEFORE_YIELD == 0 {
                 self.seam().sleep(Nanos::from_micros(100)).await;
             }
-            let mut whole = self.is_whole(&pages, page);
-            if !whole {
+            let mut is_complete = self.is_complete(&pages, page);
+            if !is_complete {
                 if pages.suspect_blocks(page) != 0 {
                     self.verify_suspect(page).await;
                 }
                 let before = pages.valid_blocks(page);
                 self.complete_page(page, true).await;
                 pass.filled_pages += u64::from(pages.valid_blocks(page) & !before != 0);
-                whole = self.is_whole(&pages, page);
+                is_complete = self.is_complete(&pages, page);
                 self.seam().sleep(if self.is_quiet() { PAUSE_PER_PAGE } else { PAUSE_PER_PAGE_WHILE_BUSY }).await;
             }
             if self.flash_tier.pins.change_count.get() != changes || self.is_stopping.get() {
                 return None;
             }
-            pass.whole_pages += u64::from(whole);
-            let (pinned, shown_whole) = self.flash_tier.pins.pages.get();
-            self.flash_tier.pins.pages.set((pinned, shown_whole.max(pass.whole_pages)));
+            pass.complete_pages += u64::from(is_complete);
+            self.flash_tier.pins.complete_pages.update(|shown| shown.max(pass.complete_pages));
         }
-        let (pinned, _) = self.flash_tier.pins.pages.get();
-        self.flash_tier.pins.pages.set((pinned, pass.whole_pages));
+        self.flash_tier.pins.complete_pages.set(pass.complete_pages);
         Some(pass)
     }
 
-    fn is_whole(&self, pages: &VolumePages<S>, page: PageNo) -> bool {
+    /// True if flash has all blocks of a page.
+    fn is_complete(&self, pages: &VolumePages<S>, page: PageNo) -> bool {
         let blocks = self.page_blocks(page);
         let count = BlockNo::count(&blocks);
         u64::from(pages.valid_blocks(page).count_ones()) >= count
     }
 }
 
-/// Fills pinned pages until all are whole on flash.
+/// Fills pinned pages until all are complete on flash.
 async fn run_pinning<S: Seam>(shard: Weak<Shard<S>>) {
     let mut pause = PASS_PAUSE_MIN;
     loop {
@@ -119,8 +123,8 @@ async fn run_pinning<S: Seam>(shard: Weak<Shard<S>>) {
         pins.needs_recheck.set(false);
         pins.wait_reason.set(None);
         let pass = strong.run_pass().await;
-        let (pinned, whole) = pins.pages.get();
-        if !pins.has_pins.get() || (pass.is_some() && whole == pinned && !pins.needs_recheck.get()) {
+        let are_complete = pins.complete_pages.get() == pins.pinned_pages.get();
+        if !pins.has_pins.get() || (pass.is_some() && are_complete && !pins.needs_recheck.get()) {
             pins.is_running.set(false);
             return;
         }

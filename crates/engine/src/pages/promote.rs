@@ -19,7 +19,7 @@ use crate::memory::{BlockNo, PageNo, Sectors};
 use crate::page_hash::page_hash;
 use crate::policy::promotion::Verdict;
 use crate::shard::core_state::CoreState;
-use crate::shard::promoter::{Job, PageRead, Task};
+use crate::shard::promoter::{PageJob, PageJobKind, PageRead};
 use crate::shard::{Shard, ShardRef};
 
 /// Limit of helper tasks: each writes one page at a time, and a device needs several requests in its queue for full
@@ -35,13 +35,13 @@ const QUIET_PAUSE: Nanos = Nanos::from_millis(50);
 /// Uses between two updates of the number of slots.
 const USES_PER_RESIZE: u32 = 1024;
 
-/// Works until the queues are empty. The first task also does the work that waits for a quiet backing.
+/// Carries out jobs until the queues are empty. The first task also does those that wait for a quiet backing.
 async fn run_jobs<S: Seam>(core_state: Rc<CoreState<S>>, is_first: bool) {
     let promoter = core_state.promoter();
     loop {
         let job = promoter.pop();
         if let Some(job) = job {
-            promoter.held_pages.set(promoter.held_pages.get() - usize::from(job.page_read.is_some()));
+            promoter.queued_page_reads.set(promoter.queued_page_reads.get() - usize::from(job.page_read.is_some()));
             if let Some(shard) = job.shard.upgrade() {
                 shard.promote_page(job.page, job.page_read).await;
             }
@@ -58,11 +58,11 @@ async fn run_jobs<S: Seam>(core_state: Rc<CoreState<S>>, is_first: bool) {
             core_state.seam().sleep(QUIET_PAUSE).await;
             continue;
         }
-        match job.task {
-            Task::VerifySuspect => shard.verify_suspect(job.page).await,
-            Task::Complete => shard.complete_page(job.page, false).await,
-            Task::Promote | Task::Refresh => {
-                unreachable!("these tasks are in queues that do not wait for a quiet backing")
+        match job.kind {
+            PageJobKind::VerifySuspect => shard.verify_suspect(job.page).await,
+            PageJobKind::Complete => shard.complete_page(job.page, false).await,
+            PageJobKind::Promote | PageJobKind::Refresh => {
+                unreachable!("these jobs are in queues that do not wait for a quiet backing")
             }
         }
     }
@@ -114,7 +114,7 @@ impl<S: Seam> Shard<S> {
             }
             if pages.suspect_blocks(page) != 0 {
                 counters.count_rejection(RejectReason::Suspect);
-                self.queue_task(page, Task::VerifySuspect);
+                self.queue_job(page, PageJobKind::VerifySuspect);
                 continue;
             }
             if is_sequential {
@@ -153,7 +153,7 @@ impl<S: Seam> Shard<S> {
             let page = page_and_index(blocks[0]).0;
             let written = blocks.iter().fold(0, |mask, block| mask | 1 << page_and_index(*block).1);
             let is_due = !pages.valid_blocks(page) & written != 0 && pages.is_used(page);
-            if is_due && self.queue_task(page, Task::Refresh) {
+            if is_due && self.queue_job(page, PageJobKind::Refresh) {
                 queued.insert(page);
             }
         }
@@ -163,24 +163,25 @@ impl<S: Seam> Shard<S> {
     /// Queues the pages that [`Shard::record_misses`] chose.
     pub fn queue_promotions(self: &ShardRef<S>, pages: Vec<PageNo>) {
         for page in pages {
-            self.queue_task(page, Task::Promote);
+            self.queue_job(page, PageJobKind::Promote);
         }
     }
 
     /// Queues a page that a page fill read.
     pub fn queue_page_read(&self, page: PageNo, page_read: PageRead<S>) {
-        self.queue_job(page, Task::Promote, Some(page_read));
+        self.push_job(page, PageJobKind::Promote, Some(page_read));
     }
 
-    /// Queues a task, or returns false because the queue is full.
-    fn queue_task(&self, page: PageNo, task: Task) -> bool {
-        self.queue_job(page, task, None)
+    /// Queues a job without content, or returns false because the queue is full.
+    fn queue_job(&self, page: PageNo, kind: PageJobKind) -> bool {
+        self.push_job(page, kind, None)
     }
 
-    fn queue_job(&self, page: PageNo, task: Task, page_read: Option<PageRead<S>>) -> bool {
+    /// Queues a job, and starts a task for it. Returns false because the queue is full.
+    fn push_job(&self, page: PageNo, kind: PageJobKind, page_read: Option<PageRead<S>>) -> bool {
         let promoter = self.core.promoter();
         let shard = self.core.weak_shard(self.volume_number).unwrap_or_default();
-        let pushed = promoter.push(Job { shard, page, task, page_read });
+        let pushed = promoter.push(PageJob { shard, page, kind, page_read });
         let is_queued = pushed.is_ok();
         if let Err(job) = pushed {
             self.flash_tier.counters.count_rejection(RejectReason::QueueFull);
@@ -188,17 +189,21 @@ impl<S: Seam> Shard<S> {
         }
         if !promoter.is_running.replace(true) {
             self.seam().spawn(run_jobs(Rc::clone(&self.core), true));
-        } else if matches!(task, Task::Promote | Task::Refresh) && promoter.helper_tasks.get() < HELPER_TASKS_MAX {
+        } else if matches!(kind, PageJobKind::Promote | PageJobKind::Refresh)
+            && promoter.helper_tasks.get() < HELPER_TASKS_MAX
+        {
             promoter.helper_tasks.set(promoter.helper_tasks.get() + 1);
             self.seam().spawn(run_jobs(Rc::clone(&self.core), false));
         }
         is_queued
     }
 
+    /// Key of a page in the admission rule.
     fn page_key(&self, page: PageNo) -> u64 {
         page_hash(self.volume_number, page)
     }
 
+    /// Records a use of a page that is not on flash. Returns what the admission rule decides.
     fn record_use(&self, page: PageNo) -> Verdict {
         let promoter = self.core.promoter();
         let mut rule = promoter.admission.borrow_mut();
@@ -269,7 +274,7 @@ impl<S: Seam> Shard<S> {
         }
         self.put_page(page, content, true).await;
         if pages.valid_blocks(page).count_ones() < BlockNo::count(&blocks) as u32 {
-            self.queue_task(page, Task::Complete);
+            self.queue_job(page, PageJobKind::Complete);
         }
     }
 
@@ -370,10 +375,10 @@ impl<S: Seam> Shard<S> {
             }
             Err(error) => {
                 let reason = match error {
-                    PutError::Busy => RejectReason::Busy,
-                    PutError::AllInUse => RejectReason::Hot,
-                    PutError::QuotaExhausted => RejectReason::Quota,
-                    PutError::Failed(_) => RejectReason::Failed,
+                    PutError::Busy => RejectReason::NoSlot,
+                    PutError::AllInUse => RejectReason::AllHot,
+                    PutError::QuotaExhausted => RejectReason::QuotaUsed,
+                    PutError::Failed(_) => RejectReason::DeviceFailed,
                 };
                 if !is_by_use {
                     return self.flash_tier.pins.set_wait_reason(reason);

@@ -7,13 +7,14 @@
 //! wonders pass through probation and displace nothing in the main part. Structure and constants gave the best results
 //! on block traces (Clock2Q+, with a ghost list that adapts its useful length).
 //!
-//! Each owner has its own queues, so that chosen owners can lose blocks. Blocks carry their insertion order, so
-//! that the queues of several owners act as one. Windows, ghost list and measured values are common to all owners.
+//! Each volume has its own queues, so that blocks of chosen volumes can be evicted. Blocks carry the order of their
+//! insertion, so that the queues of several volumes act as one. Windows, ghost list and measured values are common to
+//! all volumes.
 
 use super::history::History;
 use super::list::{LinkedList, Links};
 use super::return_filter::{Origin, ReturnFilter};
-use super::{Admit, Policy};
+use super::{InsertKind, Policy};
 
 /// Target length of probation in percent of the capacity.
 const PROBATION_PERCENT: usize = 5;
@@ -23,14 +24,18 @@ const HIT_COUNT_MAX: u8 = 7;
 /// counted hit.
 const MAIN_WINDOW_DIVISOR: u32 = 4;
 
+/// Queue of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Queue {
+    /// Blocks of sequential streams, evicted first.
     Stream,
+    /// New blocks, first in, first out.
     Probation,
+    /// The main part: a clock.
     Main,
 }
 
-/// The queues of one owner.
+/// The queues of one volume, each with its oldest block at the tail.
 #[derive(Clone, Copy)]
 struct Queues {
     stream: LinkedList,
@@ -50,25 +55,39 @@ impl Queues {
     }
 }
 
+/// State of a slot in use.
 #[derive(Clone, Copy)]
 struct Entry {
+    /// Hash of the block's address.
     key: u64,
-    owner: u32,
+    /// Number of the block's volume.
+    volume: u32,
     /// Value of `links_made` when the block was linked; the smaller value is the older block.
     link_order: u32,
-    /// Probation: `insertions` when the block came in. Main: `accesses` at its last counted use.
-    stamp: u32,
-    /// Main: `accesses` when the block came in.
+    /// Start of the correlation window, within which hits do not count. Probation: `insertions` when the block came in.
+    /// Main part: `accesses` at its last counted hit.
+    window_start: u32,
+    /// Main part: `accesses` when the block came in.
     entered_at_access: u32,
     queue: Queue,
+    /// Main part: counted hits, less one for each visit of the clock hand; at most [`HIT_COUNT_MAX`].
     hit_count: u8,
-    /// Main: how the block came in, until the clock hand first reaches it.
+    /// Main part: how the block came in, until the clock hand first reaches it.
     origin: Option<Origin>,
 }
 
 impl Entry {
-    fn new(owner: u32, key: u64, queue: Queue, stamp: u32) -> Self {
-        Entry { key, owner, link_order: 0, stamp, entered_at_access: stamp, queue, hit_count: 0, origin: None }
+    fn new(volume: u32, key: u64, queue: Queue, window_start: u32) -> Self {
+        Entry {
+            key,
+            volume,
+            link_order: 0,
+            window_start,
+            entered_at_access: window_start,
+            queue,
+            hit_count: 0,
+            origin: None,
+        }
     }
 }
 
@@ -77,18 +96,20 @@ pub struct Clock2Q {
     capacity_blocks: usize,
     links: Links,
     entries: Vec<Entry>,
-    /// By owner.
+    /// By volume.
     queues: Vec<Queues>,
     /// Blocks in all queues.
     linked_blocks: usize,
     /// Count of all links ever made; it wraps.
     links_made: u32,
     /// Blocks that left probation unused, with the value of `insertions` at that time.
-    ghost: History,
+    ghost_list: History,
     /// Blocks that left the main part, with the value of `accesses` at that time.
-    evicted: History,
+    main_evictions: History,
     return_filter: ReturnFilter,
+    /// Number of blocks that have entered probation; it wraps.
     insertions: u32,
+    /// Number of insertions and hits; it wraps.
     accesses: u32,
 }
 
@@ -102,8 +123,8 @@ impl Clock2Q {
             queues: Vec::new(),
             linked_blocks: 0,
             links_made: 0,
-            ghost: History::new(capacity as u64),
-            evicted: History::new(capacity as u64),
+            ghost_list: History::new(capacity as u64),
+            main_evictions: History::new(capacity as u64),
             return_filter: ReturnFilter::new(capacity),
             insertions: 0,
             accesses: 0,
@@ -116,35 +137,38 @@ impl Clock2Q {
         8 + std::mem::size_of::<Entry>() + 2 * History::page_cost_bytes()
     }
 
+    /// Length of probation that evictions aim at.
     fn probation_target_blocks(&self) -> usize {
         (self.capacity_blocks * PROBATION_PERCENT / 100).max(1)
     }
 
+    /// Puts a slot at the young end of its queue.
     fn link(&mut self, slot: u32) {
         self.links_made = self.links_made.wrapping_add(1);
         let entry = &mut self.entries[slot as usize];
         entry.link_order = self.links_made;
-        self.links.push_head(self.queues[entry.owner as usize].list(entry.queue), slot);
+        self.links.push_head(self.queues[entry.volume as usize].list(entry.queue), slot);
         self.linked_blocks += 1;
     }
 
+    /// Takes a slot out of its queue.
     fn unlink(&mut self, slot: u32) {
         let entry = &self.entries[slot as usize];
-        self.links.unlink(self.queues[entry.owner as usize].list(entry.queue), slot);
+        self.links.unlink(self.queues[entry.volume as usize].list(entry.queue), slot);
         self.linked_blocks -= 1;
     }
 
-    /// The oldest block in one queue of any of `owners`.
-    fn oldest(&self, owners: &[u32], list: impl Fn(&Queues) -> &LinkedList) -> Option<u32> {
-        let tails = owners.iter().filter_map(|owner| list(self.queues.get(*owner as usize)?).tail());
+    /// The oldest block in one queue of any of `volumes`.
+    fn oldest(&self, volumes: &[u32], list: impl Fn(&Queues) -> &LinkedList) -> Option<u32> {
+        let tails = volumes.iter().filter_map(|volume| list(self.queues.get(*volume as usize)?).tail());
         tails.max_by_key(|slot| self.links_made.wrapping_sub(self.entries[*slot as usize].link_order))
     }
 
-    /// True if the next victim is in probation: the probation part of `owners` exceeds its target, scaled to their part
-    /// of all blocks.
-    fn is_probation_long(&self, owners: &[u32]) -> bool {
+    /// True if the next victim is in probation: the probation part of `volumes` exceeds its target, scaled to their
+    /// part of all blocks.
+    fn is_probation_long(&self, volumes: &[u32]) -> bool {
         let (mut probation, mut main) = (0, 0);
-        for queues in owners.iter().filter_map(|owner| self.queues.get(*owner as usize)) {
+        for queues in volumes.iter().filter_map(|volume| self.queues.get(*volume as usize)) {
             probation += queues.probation.len();
             main += queues.main.len();
         }
@@ -155,26 +179,27 @@ impl Clock2Q {
     /// Returns the origin of an absent block that enters the main part; `None` if it enters probation. Removes the
     /// block from both histories.
     fn origin_of_return(&mut self, key: u64) -> Option<Origin> {
-        if let Some(entry) = self.evicted.find(key) {
+        if let Some(entry) = self.main_evictions.find(key) {
             self.return_filter.record_reuse(self.accesses.wrapping_sub(entry.stamp));
             entry.clear();
             return None;
         }
-        let entry = self.ghost.find(key)?;
+        let entry = self.ghost_list.find(key)?;
         let age = self.insertions.wrapping_sub(entry.stamp);
         entry.clear();
         let horizon = self.capacity_blocks as u32;
         if age < horizon { self.return_filter.admit(age, horizon) } else { None }
     }
 
+    /// Moves a block from probation or the stream queue to the main part.
     fn move_to_main(&mut self, slot: u32) {
         let linked = self.links.is_linked(slot);
         if linked {
             self.unlink(slot);
         }
-        let Entry { key, owner, .. } = self.entries[slot as usize];
+        let Entry { key, volume, .. } = self.entries[slot as usize];
         let origin = Some(Origin::PROBATION);
-        self.entries[slot as usize] = Entry { origin, ..Entry::new(owner, key, Queue::Main, self.accesses) };
+        self.entries[slot as usize] = Entry { origin, ..Entry::new(volume, key, Queue::Main, self.accesses) };
         if linked {
             self.link(slot);
         }
@@ -182,25 +207,25 @@ impl Clock2Q {
 }
 
 impl Policy for Clock2Q {
-    fn insert(&mut self, owner: u32, slot: u32, key: u64, admit: Admit) {
-        if self.queues.len() <= owner as usize {
-            self.queues.resize(owner as usize + 1, Queues::EMPTY);
+    fn insert(&mut self, volume: u32, slot: u32, key: u64, admit: InsertKind) {
+        if self.queues.len() <= volume as usize {
+            self.queues.resize(volume as usize + 1, Queues::EMPTY);
         }
         self.accesses = self.accesses.wrapping_add(1);
         self.links.ensure_slot(slot);
         if self.entries.len() <= slot as usize {
             self.entries.resize(slot as usize + 1, Entry::new(0, 0, Queue::Probation, 0));
         }
-        let origin = if admit == Admit::Normal { self.origin_of_return(key) } else { None };
-        let (queue, stamp) = match admit {
-            Admit::Normal if origin.is_some() => (Queue::Main, self.accesses),
-            Admit::Normal => {
+        let origin = if admit == InsertKind::Normal { self.origin_of_return(key) } else { None };
+        let (queue, window_start) = match admit {
+            InsertKind::Normal if origin.is_some() => (Queue::Main, self.accesses),
+            InsertKind::Normal => {
                 self.insertions = self.insertions.wrapping_add(1);
                 (Queue::Probation, self.insertions)
             }
-            Admit::Stream => (Queue::Stream, self.insertions),
+            InsertKind::Stream => (Queue::Stream, self.insertions),
         };
-        self.entries[slot as usize] = Entry { origin, ..Entry::new(owner, key, queue, stamp) };
+        self.entries[slot as usize] = Entry { origin, ..Entry::new(volume, key, queue, window_start) };
         self.link(slot);
     }
 
@@ -211,13 +236,13 @@ impl Policy for Clock2Q {
         let entry = &mut self.entries[slot as usize];
         match entry.queue {
             Queue::Main => {
-                if self.accesses.wrapping_sub(entry.stamp) >= main_window {
+                if self.accesses.wrapping_sub(entry.window_start) >= main_window {
                     entry.hit_count = (entry.hit_count + 1).min(HIT_COUNT_MAX);
-                    entry.stamp = self.accesses;
+                    entry.window_start = self.accesses;
                 }
             }
             Queue::Probation | Queue::Stream => {
-                if self.insertions.wrapping_sub(entry.stamp) >= window.max(1) {
+                if self.insertions.wrapping_sub(entry.window_start) >= window.max(1) {
                     self.move_to_main(slot);
                 }
             }
@@ -240,21 +265,21 @@ impl Policy for Clock2Q {
         self.unlink(slot);
     }
 
-    fn choose_victim(&mut self, owners: &[u32]) -> Option<u32> {
-        if let Some(slot) = self.oldest(owners, |queues| &queues.stream) {
+    fn choose_victim(&mut self, volumes: &[u32]) -> Option<u32> {
+        if let Some(slot) = self.oldest(volumes, |queues| &queues.stream) {
             self.unlink(slot);
             return Some(slot);
         }
-        if self.is_probation_long(owners) {
-            let slot = self.oldest(owners, |queues| &queues.probation)?;
+        if self.is_probation_long(volumes) {
+            let slot = self.oldest(volumes, |queues| &queues.probation)?;
             self.unlink(slot);
             let now = self.insertions;
-            self.ghost.record(self.entries[slot as usize].key, now, |stamp| now.wrapping_sub(stamp));
+            self.ghost_list.record(self.entries[slot as usize].key, now, |stamp| now.wrapping_sub(stamp));
             return Some(slot);
         }
         // Each round of the clock lowers a count, so the loop ends after at most `HIT_COUNT_MAX` rounds.
         loop {
-            let slot = self.oldest(owners, |queues| &queues.main)?;
+            let slot = self.oldest(volumes, |queues| &queues.main)?;
             self.unlink(slot);
             let now = self.accesses;
             let entry = &mut self.entries[slot as usize];
@@ -267,7 +292,7 @@ impl Policy for Clock2Q {
             }
             if entry.hit_count == 0 {
                 self.return_filter.record_eviction();
-                self.evicted.record(entry.key, now, |stamp| now.wrapping_sub(stamp));
+                self.main_evictions.record(entry.key, now, |stamp| now.wrapping_sub(stamp));
                 return Some(slot);
             }
             entry.hit_count -= 1;
@@ -313,7 +338,7 @@ mod tests {
                 0,
                 slot,
                 super::super::super::memory::block_key(0, crate::memory::BlockNo(block)),
-                Admit::Normal,
+                InsertKind::Normal,
             );
             false
         }
@@ -347,7 +372,7 @@ mod tests {
     fn pinned_slot_is_never_a_victim() {
         let mut policy = Clock2Q::new(4);
         for slot in 0..4 {
-            policy.insert(0, slot, u64::from(slot) << 32, Admit::Normal);
+            policy.insert(0, slot, u64::from(slot) << 32, InsertKind::Normal);
         }
         policy.pin(0);
         policy.pin(3);

@@ -4,7 +4,7 @@
 //! size is fixed, and no entry ever moves. Two pages with the same fingerprint in the same bucket count as one. With 32
 //! bits in eight ways that happens to one use in 500 million, and costs one unearned promotion.
 
-/// Entries of a bucket.
+/// Entries of a bucket (its associativity).
 const WAYS: usize = 8;
 /// Average number of entries in use per bucket at the requested size: at six of eight few buckets overflow.
 const WAYS_IN_USE: u64 = 6;
@@ -25,6 +25,7 @@ impl HistoryEntry {
     }
 }
 
+/// A cache line of entries.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 struct Bucket([HistoryEntry; WAYS]);

@@ -1,5 +1,6 @@
 //! Doubly linked lists of slot numbers in one array of links: a slot is on at most one list.
 
+/// Neighbour of the first or last slot of a list.
 const END: u32 = u32::MAX;
 /// Value of `prev` for a slot on no list.
 const UNLINKED: u32 = u32::MAX - 1;
@@ -10,7 +11,7 @@ pub struct Links {
     prev: Vec<u32>,
 }
 
-/// One list's ends.
+/// A list: its ends and its length. The head is the young end, the tail the old one.
 #[derive(Clone, Copy)]
 pub struct LinkedList {
     head: u32,

@@ -1,7 +1,7 @@
-//! Least recently used: the baseline for other policies. It supports one owner.
+//! Least recently used: the baseline for other policies. It supports one volume.
 
 use super::list::{LinkedList, Links};
-use super::{Admit, Policy};
+use super::{InsertKind, Policy};
 
 /// Least recently used.
 pub struct Lru {
@@ -17,7 +17,7 @@ impl Lru {
 }
 
 impl Policy for Lru {
-    fn insert(&mut self, _owner: u32, slot: u32, _key: u64, _admit: Admit) {
+    fn insert(&mut self, _volume: u32, slot: u32, _key: u64, _admit: InsertKind) {
         self.links.ensure_slot(slot);
         self.links.push_head(&mut self.list, slot);
     }
@@ -41,7 +41,7 @@ impl Policy for Lru {
         self.links.unlink(&mut self.list, slot);
     }
 
-    fn choose_victim(&mut self, _owners: &[u32]) -> Option<u32> {
+    fn choose_victim(&mut self, _volumes: &[u32]) -> Option<u32> {
         self.links.take_tail(&mut self.list)
     }
 }

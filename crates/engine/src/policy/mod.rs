@@ -13,9 +13,9 @@ mod return_filter;
 pub use clock2q::Clock2Q;
 pub use lru::Lru;
 
-/// Kind of access that brought a block into the cache.
+/// Kind of access by which a block is inserted into the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admit {
+pub enum InsertKind {
     /// Requested by itself.
     Normal,
     /// Part of a sequential stream: evicted first, and not recorded in the ghost list.
@@ -23,15 +23,15 @@ pub enum Admit {
 }
 
 /// A replacement policy over slot numbers below a fixed capacity. A slot is known from `insert` until `remove` or until
-/// `victim` returns it. A pinned slot (dirty or in flight) is known and never a victim.
+/// `choose_victim` returns it. A pinned slot (dirty or in flight) is known and never a victim.
 pub trait Policy {
-    /// A block of `owner` (a small number) whose address hashes to `key` now uses `slot`.
-    fn insert(&mut self, owner: u32, slot: u32, key: u64, admit: Admit);
+    /// A block of the volume with number `volume` now uses `slot`. Its address hashes to `key`.
+    fn insert(&mut self, volume: u32, slot: u32, key: u64, admit: InsertKind);
 
     /// The block was used.
     fn record_hit(&mut self, slot: u32);
 
-    /// The block is about to be used: prefetches the memory that [`Policy::hit`] touches.
+    /// The block is about to be used: prefetches the memory that [`Policy::record_hit`] touches.
     fn prefetch_entry(&self, _slot: u32) {}
 
     /// Excludes an unpinned slot from eviction until it is unpinned.
@@ -43,6 +43,6 @@ pub trait Policy {
     /// Removes an unpinned block that was dropped and not evicted.
     fn remove(&mut self, slot: u32);
 
-    /// Chooses a block of any of `owners` to evict, and removes it; `None` if all their blocks are pinned.
-    fn choose_victim(&mut self, owners: &[u32]) -> Option<u32>;
+    /// Chooses a block of any of `volumes` to evict, and removes it; `None` if all their blocks are pinned.
+    fn choose_victim(&mut self, volumes: &[u32]) -> Option<u32>;
 }

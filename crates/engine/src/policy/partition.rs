@@ -2,15 +2,15 @@
 //! most hits per second for it.
 //!
 //! The algorithm is greedy by marginal gain, which is optimal only for concave hit curves. So each curve is replaced by
-//! its upper concave hull. A volume that gains nothing until its loop fits gets all of the loop or nothing.
-//! (Talus does the same for one cache: Beckmann and Sanchez, HPCA 2015.)
+//! its upper concave hull. A volume that gains nothing until its loop fits gets all of the loop or nothing. (Talus does
+//! the same for one cache: Beckmann and Sanchez, HPCA 2015.)
 
 /// A volume's demand for memory: its bounds and its gain by size.
 #[derive(Clone, Debug, Default)]
 pub struct VolumeDemand {
     min_blocks: u64,
     max_blocks: u64,
-    accesses_per_second: f64,
+    uses_per_second: f64,
     /// Upper hull of the points (blocks, hits per second), starting at zero.
     hull: Vec<(u64, f64)>,
 }
@@ -24,7 +24,7 @@ struct HullSegment {
 }
 
 impl VolumeDemand {
-    /// A demand of a volume with bounds `min` and `max` in blocks and a load of `rate` block accesses per second.
+    /// A demand of a volume with bounds `min` and `max` in blocks and a load of `rate` uses of blocks per second.
     /// `points` are its miss-ratio curve, by growing size: blocks, and the miss ratio of an LRU of that size.
     pub fn new(min: u64, max: u64, rate: f64, points: impl IntoIterator<Item = (u64, f64)>) -> Self {
         let mut hull: Vec<(u64, f64)> = vec![(0, 0.0)];
@@ -41,12 +41,12 @@ impl VolumeDemand {
             }
             hull.push(point);
         }
-        VolumeDemand { min_blocks: min.min(max), max_blocks: max, accesses_per_second: rate, hull }
+        VolumeDemand { min_blocks: min.min(max), max_blocks: max, uses_per_second: rate, hull }
     }
 
-    /// Block accesses per second.
-    pub fn accesses_per_second(&self) -> f64 {
-        self.accesses_per_second
+    /// Uses of blocks per second.
+    pub fn uses_per_second(&self) -> f64 {
+        self.uses_per_second
     }
 
     /// Misses per second with `blocks` blocks.
@@ -54,19 +54,20 @@ impl VolumeDemand {
         let above = self.hull.partition_point(|point| point.0 <= blocks);
         let below = self.hull[above - 1];
         let gain = self.hull.get(above).map_or(0.0, |next| slope(below, *next) * (blocks - below.0) as f64);
-        (self.accesses_per_second - below.1 - gain).max(0.0)
+        (self.uses_per_second - below.1 - gain).max(0.0)
     }
 }
 
+/// Gain for each block between two points of a hull.
 fn slope(from: (u64, f64), to: (u64, f64)) -> f64 {
     (to.1 - from.1) / (to.0 - from.0) as f64
 }
 
 /// Partitions `blocks` among the demands; returns the blocks of each. Each volume gets at least its minimum, as far as
-/// all minimums fit, and never more than its maximum. Blocks that add no hits to any volume are divided
-/// equally.
+/// all minimums fit, and never more than its maximum. Blocks that add no hits to any volume are divided equally.
 pub fn partition(blocks: u64, demands: &[VolumeDemand]) -> Vec<u64> {
     let mut remaining = blocks;
+    // Assigns up to `wanted` more blocks to a volume, and returns the blocks that remain.
     let mut assign = |sizes: &mut [u64], volume: usize, wanted: u64| {
         let assigned = wanted.min(remaining).min(demands[volume].max_blocks - sizes[volume]);
         sizes[volume] += assigned;
@@ -92,6 +93,7 @@ pub fn partition(blocks: u64, demands: &[VolumeDemand]) -> Vec<u64> {
         let below_max: Vec<usize> =
             (0..demands.len()).filter(|volume| sizes[*volume] < demands[*volume].max_blocks).collect();
         let Some(first) = below_max.first() else { return sizes };
+        // An assignment of nothing returns the blocks that remain.
         let each = assign(&mut sizes, *first, 0) / below_max.len() as u64;
         let remaining = below_max.into_iter().map(|volume| assign(&mut sizes, volume, each.max(1))).last();
         if remaining == Some(0) {
@@ -100,6 +102,7 @@ pub fn partition(blocks: u64, demands: &[VolumeDemand]) -> Vec<u64> {
     }
 }
 
+/// The straight segments of a volume's hull, by falling gain.
 fn hull_segments(volume: usize, demand: &VolumeDemand) -> Vec<HullSegment> {
     let segment = |ends: &[(u64, f64)]| HullSegment {
         volume_index: volume,

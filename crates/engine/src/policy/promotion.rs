@@ -29,6 +29,7 @@ const GHOST_PERCENT: u64 = 25;
 const BURST_USES_PER_STEP: u32 = 16;
 /// Low bits of a stamp: they count returns, or touches under [`ThirdTouch`].
 const RETURN_BITS: u32 = 2;
+/// Step of the clock, whose value is above the low bits of a stamp.
 const STAMP_STEP: u32 = 1 << RETURN_BITS;
 /// Touches that promote under [`ThirdTouch`].
 const TOUCHES_TO_PROMOTE: u32 = 3;
@@ -106,8 +107,8 @@ impl PromotionCondition {
 
 /// Decides which pages are promoted, from the uses of pages that are not on flash.
 pub trait Admission {
-    /// Records a use of the page whose address hashes to `key` (all 64 bits well mixed). A page that is to
-    /// be promoted is forgotten.
+    /// Records a use of the page whose address hashes to `key` (all 64 bits well mixed). A page that is to be promoted
+    /// is forgotten.
     fn record_use(&mut self, key: u64) -> Verdict;
 
     /// Records a use that needs no content: it counts as a first use, but never promotes.
@@ -170,7 +171,7 @@ impl LateReturn {
     }
 
     /// Length of the stage in entries, for flash with `slots` pages.
-    pub fn stage(slots: u64) -> u64 {
+    pub fn stage_entries(slots: u64) -> u64 {
         (slots * STAGE_PERCENT / 100).max(2)
     }
 }
@@ -211,7 +212,7 @@ impl Admission for LateReturn {
 
     fn resize(&mut self, slots: u64) {
         self.flash_slots = slots;
-        let stage = LateReturn::stage(slots);
+        let stage = LateReturn::stage_entries(slots);
         let horizon = stage + (slots * GHOST_PERCENT * self.condition.ghost_span() / 100).max(4);
         let burst_len = (stage.min(self.memory_pages) * BURST_PERCENT / 100).max(1);
         self.burst_entries = u32::try_from(burst_len).unwrap_or(u32::MAX / (4 * STAMP_STEP));

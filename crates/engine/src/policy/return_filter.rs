@@ -1,10 +1,10 @@
 //! Admission of returns: whether a block that returns from the ghost list should displace one of the main part.
 //!
-//! The useful length of a ghost list depends on the load: a long list keeps a loop that fits, and only replaces
-//! blocks of one that does not fit. So the benefit is measured, by age of the return. Of the returns of each age, the
-//! policy counts how many were used before the clock hand first reached them. Of the blocks evicted from the main part,
-//! it counts how many would have been used within one more round. Returns of an age are admitted while they do at least
-//! as well as the blocks that they displace. Returns of the youngest quarter are always admitted; of the others an
+//! The useful length of a ghost list depends on the load: a long list keeps a loop that fits, and only replaces blocks
+//! of one that does not fit. So the benefit is measured, by age of the return. Of the returns of each age, the policy
+//! counts how many were used before the clock hand first reached them. Of the blocks evicted from the main part, it
+//! counts how many would have been used within one more round. Returns of an age are admitted while they do at least as
+//! well as the blocks that they displace. Returns of the youngest quarter are always admitted; of the others an
 //! occasional probe is, so that a change of the load is detected.
 
 /// Number of age classes.

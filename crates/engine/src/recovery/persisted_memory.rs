@@ -70,8 +70,8 @@ impl<S: Seam> Shard<S> {
                 }
                 let mode = WriteMode {
                     may_stay: self.keeps_writes(),
-                    has_acked_unwritten: true,
-                    is_streamed: false,
+                    holds_acknowledged_data: true,
+                    bypasses_log: false,
                     now: self.seam().now(),
                 };
                 if self.with_state(|state, memory| self.write_block(state, memory, &span, source, mode)).is_some() {

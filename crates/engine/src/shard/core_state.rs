@@ -285,14 +285,14 @@ impl<S: Seam> CoreState<S> {
     }
 
     /// Adds a shard and reduces the dirty limits of the others accordingly.
-    pub fn add(&self, shard: &ShardRef<S>) {
+    pub fn add_shard(&self, shard: &ShardRef<S>) {
         self.shards.borrow_mut().insert(shard.volume_number, Rc::downgrade(shard));
         self.siblings.borrow_mut().record_change_of_volumes();
         self.shards().iter().for_each(|shard| shard.refresh_throttle());
     }
 
     /// Removes a shard.
-    pub fn remove(&self, shard: &ShardRef<S>) {
+    pub fn remove_shard(&self, shard: &ShardRef<S>) {
         self.shards.borrow_mut().remove(&shard.volume_number);
         self.siblings.borrow_mut().record_change_of_volumes();
         self.memory.borrow_mut().detach_volume(shard.volume_number);
@@ -326,8 +326,8 @@ impl<S: Seam> CoreState<S> {
         }
     }
 
-    /// Waits for `count` buffers at once, so that no two callers hold some and wait for each other. Without
-    /// `may_wait` it returns `None` instead of waiting.
+    /// Waits for `count` buffers at once, so that no two callers hold some and wait for each other. Without `may_wait`
+    /// it returns `None` instead of waiting.
     pub async fn alloc_all(self: &Rc<Self>, count: usize, may_wait: bool) -> Option<Vec<S::BlockMut>> {
         self.repartition_memory_if_due();
         loop {

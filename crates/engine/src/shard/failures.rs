@@ -7,13 +7,17 @@ use std::ops::Range;
 use flash::BlockNo;
 use seam::Nanos;
 
-/// Pause after the first failure, and its upper bound.
+/// Pause after the first failure.
 const PAUSE_MIN: Nanos = Nanos::from_millis(100);
+/// Longest pause.
 const PAUSE_MAX: Nanos = Nanos::from_secs(10);
 
+/// The failure of a block or range.
 #[derive(Clone, Copy)]
 struct Failure {
+    /// Length of the present pause.
     retry_pause: Nanos,
+    /// End of the present pause.
     retry_at: Nanos,
 }
 

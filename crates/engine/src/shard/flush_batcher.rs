@@ -16,7 +16,7 @@ use crate::wait::Signal;
 use task_sync::within;
 
 /// Candidates for the delay before a run, in percent of the last run's duration.
-const BATCH_DELAY_PERCENT: [u64; 3] = [0, 50, 100];
+const BATCH_DELAY_PERCENTS: [u64; 3] = [0, 50, 100];
 /// Upper bound of the delay, however slow the devices are.
 const BATCH_DELAY_MAX: Nanos = Nanos::from_micros(500);
 /// Runs in one trial.
@@ -33,10 +33,13 @@ pub struct FlushBatcher {
     pending_flushes: Cell<u64>,
     /// Flushes that were requested by the end of the last run and unanswered before it.
     expected_flushes: Cell<u64>,
-    /// End of the last run, and its duration.
+    /// End of the last run.
     last_run_ended_at: Cell<Nanos>,
+    /// Duration of the last run.
     last_run_duration: Cell<Nanos>,
+    /// The trial in progress.
     trial: RefCell<Trial>,
+    /// Signals the arrival of a flush.
     arrived: Signal,
     /// Number of flushes and other operations that wait for the end of a run.
     waiting_operations: Cell<u32>,
@@ -56,11 +59,15 @@ impl Drop for WaitingOperation<'_> {
 /// A trial of one delay.
 #[derive(Default)]
 struct Trial {
-    /// Index into [`BATCH_DELAY_PERCENT`], and the throughput of each delay when last tried, in flushes a nanosecond.
+    /// Index of the delay into [`BATCH_DELAY_PERCENTS`].
     delay_index: usize,
-    flushes_per_ns: [f64; BATCH_DELAY_PERCENT.len()],
+    /// Throughput of each delay when last tried, in flushes per nanosecond.
+    flushes_per_ns: [f64; BATCH_DELAY_PERCENTS.len()],
+    /// Runs of this trial so far.
     runs: u32,
+    /// Flushes that these runs served.
     served_flushes: u64,
+    /// Time from the end of the run before the trial to the end of the last run.
     duration: Nanos,
     /// Number of completed trials.
     completed_trials: u32,
@@ -77,15 +84,15 @@ impl Trial {
         }
         self.flushes_per_ns[self.delay_index] = self.served_flushes as f64 / self.duration.0.max(1) as f64;
         self.completed_trials += 1;
-        let probe = (self.completed_trials / TRIALS_PER_PROBE) as usize % (BATCH_DELAY_PERCENT.len() - 1);
+        let probe = (self.completed_trials / TRIALS_PER_PROBE) as usize % (BATCH_DELAY_PERCENTS.len() - 1);
         let score = |delay: usize| match delay {
             0 => self.flushes_per_ns[0] * (1.0 + GAIN_PERCENT_MIN / 100.0),
             _ => self.flushes_per_ns[delay],
         };
         let best =
-            (0..BATCH_DELAY_PERCENT.len()).max_by(|left, right| score(*left).total_cmp(&score(*right))).unwrap_or(0);
+            (0..BATCH_DELAY_PERCENTS.len()).max_by(|left, right| score(*left).total_cmp(&score(*right))).unwrap_or(0);
         self.delay_index = match self.completed_trials % TRIALS_PER_PROBE {
-            0 => (best + 1 + probe) % BATCH_DELAY_PERCENT.len(),
+            0 => (best + 1 + probe) % BATCH_DELAY_PERCENTS.len(),
             _ => best,
         };
         (self.runs, self.served_flushes, self.duration) = (0, 0, Nanos(0));
@@ -128,7 +135,7 @@ impl FlushBatcher {
     /// includes every flush requested so far; returns their number.
     pub async fn wait_for_batch(&self, seam: &impl Seam) -> u64 {
         let all_arrived = || self.pending_flushes.get() >= self.expected_flushes.get();
-        let delay = Nanos(self.last_run_duration.get().0 * BATCH_DELAY_PERCENT[self.trial.borrow().delay_index] / 100)
+        let delay = Nanos(self.last_run_duration.get().0 * BATCH_DELAY_PERCENTS[self.trial.borrow().delay_index] / 100)
             .min(BATCH_DELAY_MAX);
         if delay > Nanos(0) && !all_arrived() {
             within(seam.sleep(delay), self.arrived.wait_for(|| all_arrived().then_some(()))).await;

@@ -21,8 +21,10 @@ const ENTRY_BYTES: usize = 19;
 const SWEEPS_PER_CYCLE: u64 = 8;
 /// A volume is swept at the latest after this number of expiries: half of the number that a position tells apart.
 const EXPIRIES_PER_SWEEP_MAX: u64 = EXPIRIES_TOLD_APART as u64 / 2;
-/// Minimum and maximum number of chunks that sweeps examine in one tick: about 0.1 ms and 3 ms.
-const SWEPT_CHUNKS_PER_TICK: (usize, usize) = (32, 1_024);
+/// Minimum number of chunks that sweeps may examine in one tick: about 0.1 ms.
+const SWEPT_CHUNKS_PER_TICK_MIN: usize = 32;
+/// Maximum number of chunks that sweeps examine in one tick: about 3 ms.
+const SWEPT_CHUNKS_PER_TICK_MAX: usize = 1_024;
 /// Approximate entries per chunk.
 const ENTRIES_PER_CHUNK: u64 = 256;
 
@@ -133,7 +135,7 @@ impl<S: Seam> CoreState<S> {
         let new_expiries = expiries - self.kept_totals.expiries_at_tick.replace(expiries);
         let due_entries = entries as u64 * new_expiries * SWEEPS_PER_CYCLE / segments.max(1);
         let due_chunks = usize::try_from(due_entries / ENTRIES_PER_CHUNK).unwrap_or(usize::MAX);
-        let mut chunks_left = due_chunks.clamp(SWEPT_CHUNKS_PER_TICK.0, SWEPT_CHUNKS_PER_TICK.1);
+        let mut chunks_left = due_chunks.clamp(SWEPT_CHUNKS_PER_TICK_MIN, SWEPT_CHUNKS_PER_TICK_MAX);
         let first = self.kept_totals.next_shard_index.get();
         for index in (0..shards.len()).map(|number| (first + number) % shards.len()) {
             let mut kept = shards[index].kept_records.borrow_mut();

@@ -23,8 +23,8 @@ pub struct LogDestage {
     pub next_round_at: Cell<Nanos>,
     /// Earliest time of the next round by age alone.
     pub next_round_by_age_at: Cell<Nanos>,
-    /// Binary logarithm of the factor by which the segments of a round may hold more live records than the round
-    /// takes blocks. It grows while rounds find few blocks, for example because other volumes have the oldest records.
+    /// Binary logarithm of the factor by which the segments of a round may hold more live records than the round takes
+    /// blocks. It grows while rounds find few blocks, for example because other volumes have the oldest records.
     pub widening_log2: Cell<u32>,
     due_blocks: RefCell<BTreeSet<BlockNo>>,
     /// The segments of the last round hold records of zero-ranges.

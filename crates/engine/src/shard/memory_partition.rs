@@ -18,7 +18,8 @@ use crate::memory::{MemoryCache, VolumeUsage};
 use crate::policy::partition::{VolumeDemand, partition};
 use crate::{CacheMode, WritePolicy};
 
-const BLOCK_SIZE: u64 = BLOCK_BYTES as u64;
+/// Bytes of a block.
+const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Each volume with requests gets at least 1/64 of an equal part: repeated reads should hit, and a curve is unreliable
 /// at small sizes.
 const FLOOR_DIVISOR: u64 = 64;
@@ -34,26 +35,31 @@ const KEPT_GAIN_RATIO: f64 = 0.25;
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
 /// Least maximum in blocks; a long request would evict itself otherwise.
 const MAX_BLOCKS_MIN: u64 = 64;
-/// Sizes probed on a curve, up to a few times the memory, in geometric steps.
+/// Number of steps between the sizes at which a curve is evaluated. The sizes grow geometrically.
 const SIZE_STEPS: i32 = 64;
+/// Largest of these sizes, as a multiple of the memory.
 const SIZE_MAX_RATIO: f64 = 4.0;
+/// Ratio of two adjacent sizes.
 const SIZE_STEP_RATIO: f64 = 1.15;
 
 /// The last partition of memory and its result.
 #[derive(Clone, Copy)]
 pub struct MemoryPartition {
-    /// Time of the last check, and the uses that were counted then.
+    /// Time of the last check.
     checked_at: Nanos,
+    /// Recent uses of all volumes, after their decay at the last check.
     uses_at_check: f64,
     /// All uses until then.
     total_uses: f64,
     /// The gain that the partition must reach.
     expected_gain: Option<ExpectedGain>,
-    /// Consecutive partitions that missed their expected gain, and the count of uses before which no new one is made.
+    /// Consecutive partitions that missed their expected gain.
     missed_gains: u32,
-    not_before_uses: f64,
+    /// No new partition is made before `total_uses` reaches this number.
+    retry_at_uses: f64,
 }
 
+/// The gain by which a partition is judged.
 #[derive(Clone, Copy)]
 struct ExpectedGain {
     /// The count of uses when memory was partitioned.
@@ -71,7 +77,7 @@ impl MemoryPartition {
             total_uses: 0.0,
             expected_gain: None,
             missed_gains: 0,
-            not_before_uses: 0.0,
+            retry_at_uses: 0.0,
         }
     }
 }
@@ -88,7 +94,7 @@ impl<S: Seam> CoreState<S> {
         let mut memory = self.memory().borrow_mut();
         let blocks = self.seam().blocks_total() as u64;
         let counted_uses =
-            || shards.iter().map(|shard| shard.curves.borrow_mut().memory().recent().total_uses as f64).sum();
+            || shards.iter().map(|shard| shard.curves.borrow_mut().memory().recent_histogram().total_uses as f64).sum();
         let (counted, turnover): (f64, f64) = (counted_uses(), blocks as f64 * USES_PER_BLOCK);
         let new_uses = (counted - partition.uses_at_check).max(0.0);
         partition.total_uses += new_uses;
@@ -101,7 +107,7 @@ impl<S: Seam> CoreState<S> {
                     .iter()
                     .for_each(|shard| memory.update_usage(shard.volume_number, |usage| usage.target_blocks = None));
             }
-            if partition.total_uses >= partition.not_before_uses
+            if partition.total_uses >= partition.retry_at_uses
                 && let Some((targets, gain)) = find_better_targets(&memory, &shards, blocks)
             {
                 for (shard, target) in shards.iter().zip(targets) {
@@ -136,7 +142,7 @@ impl MemoryPartition {
         }
         self.expected_gain = None;
         self.missed_gains = (self.missed_gains + 1).min(BACKOFF_DOUBLINGS_MAX);
-        self.not_before_uses = self.total_uses + turnover * f64::from(1 << self.missed_gains);
+        self.retry_at_uses = self.total_uses + turnover * f64::from(1 << self.missed_gains);
     }
 }
 
@@ -155,7 +161,7 @@ fn find_better_targets<S: Seam>(
         demands.iter().enumerate().map(|(volume, demand)| demand.misses_per_second(size(volume))).sum()
     };
     let current_misses = misses(&|volume| usages[volume].target_blocks.unwrap_or(usages[volume].held_blocks));
-    let hits = demands.iter().map(VolumeDemand::accesses_per_second).sum::<f64>() - current_misses;
+    let hits = demands.iter().map(VolumeDemand::uses_per_second).sum::<f64>() - current_misses;
     let gain = current_misses - misses(&|volume| targets[volume]);
     (gain > current_misses.min(hits) / GAIN_DIVISOR).then_some((targets, gain))
 }
@@ -165,7 +171,7 @@ impl<S: Seam> Shard<S> {
     pub fn apply_memory_quota(&self) {
         let quota = self.memory_quota.get();
         self.core.memory().borrow_mut().update_usage(self.volume_number, |usage| {
-            usage.min_blocks = quota.min_bytes.div_ceil(BLOCK_SIZE);
+            usage.min_blocks = quota.min_bytes.div_ceil(BLOCK);
             usage.max_blocks = self.memory_max_blocks();
         });
     }
@@ -173,15 +179,15 @@ impl<S: Seam> Shard<S> {
     /// Maximum number of blocks of memory that the volume may have.
     pub fn memory_max_blocks(&self) -> u64 {
         let quota = self.memory_quota.get();
-        let max = quota.max_bytes.map_or(u64::MAX, |bytes| (bytes / BLOCK_SIZE).max(MAX_BLOCKS_MIN));
-        max.max(quota.min_bytes.div_ceil(BLOCK_SIZE))
+        let max = quota.max_bytes.map_or(u64::MAX, |bytes| (bytes / BLOCK).max(MAX_BLOCKS_MIN));
+        max.max(quota.min_bytes.div_ceil(BLOCK))
     }
 
     /// The volume's demand for memory, from its curve and its counted hits. While it has requests it gets at least
     /// `floor_blocks` blocks.
     fn estimate_demand(&self, usage: VolumeUsage, floor_blocks: u64, memory_blocks: u64) -> VolumeDemand {
         let mut curves = self.curves.borrow_mut();
-        let uses = curves.memory().recent();
+        let uses = curves.memory().recent_histogram();
         let caches = self.policy.get() != WritePolicy::None && self.mode.get() != CacheMode::Paused;
         if !caches || uses.total_uses == 0 {
             return VolumeDemand::new(usage.min_blocks, usage.max_blocks, 0.0, []);

@@ -1,6 +1,7 @@
 //! A volume's part on one core: its state, the transitions of its blocks, and its limits. The layers above work on it.
 
 pub mod core_state;
+pub mod dirty_blocks;
 pub mod epochs;
 pub mod failures;
 pub mod fill_guard;
@@ -10,7 +11,6 @@ pub mod kept_records;
 pub mod log_destage;
 pub mod lookup;
 pub mod memory_partition;
-pub mod order;
 pub mod partial_blocks;
 pub mod promoter;
 pub mod retire;
@@ -20,7 +20,7 @@ pub mod single_flight;
 pub mod state;
 pub mod streams;
 pub mod throttle;
-pub mod wait;
+pub mod write_wait;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -111,7 +111,7 @@ pub struct Shard<S: Seam> {
     pub is_stopping: Cell<bool>,
     /// True if all dirty data must be destaged. The tombstones of a drain are the volume's last records: flushes that a
     /// command starts go to the backing.
-    pub draining: Cell<bool>,
+    pub is_draining: Cell<bool>,
     /// No write is sent to the backing for now: its size is being changed, or the volume is being stopped.
     pub is_destage_held: Cell<bool>,
     /// Flushes that no client requested.
@@ -205,7 +205,7 @@ impl<S: Seam> Shard<S> {
     /// True if the log answers flushes.
     pub fn uses_log(&self) -> bool {
         self.has_log
-            && !self.draining.get()
+            && !self.is_draining.get()
             && self.policy.get() == WritePolicy::WriteBack
             && self.mode.get() == CacheMode::Active
     }
@@ -250,17 +250,17 @@ impl<S: Seam> Shard<S> {
 
     /// Priority of a read: foreground if a client waits for it.
     pub fn priority_of_read(&self, cause: Cause) -> Priority {
-        let is_waited_for = match cause {
+        let is_awaited = match cause {
             Cause::ClientRead => true,
             Cause::Destage => {
                 let state = self.state.borrow();
                 let is_flush_awaited =
                     state.log_flush.single_flight.is_running() && self.flush_batcher.is_run_awaited();
-                is_flush_awaited || self.is_destage_waited_for(&state)
+                is_flush_awaited || self.is_destage_awaited(&state)
             }
             Cause::Readahead | Cause::Promotion => false,
         };
-        if is_waited_for { Priority::Foreground } else { Priority::Background }
+        if is_awaited { Priority::Foreground } else { Priority::Background }
     }
 
     /// Raises the volume's waiting background work to foreground, because a client waits for it.

@@ -19,7 +19,7 @@ const QUEUED_JOBS_MAX: usize = 1_024;
 
 /// Kind of work for a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Task {
+pub enum PageJobKind {
     /// Put the page's blocks that are in memory on flash.
     Promote,
     /// The same for blocks that were overwritten, at lower priority.
@@ -31,13 +31,13 @@ pub enum Task {
 }
 
 /// Work for a page of a volume.
-pub struct Job<S: Seam> {
+pub struct PageJob<S: Seam> {
     /// The volume.
     pub shard: Weak<Shard<S>>,
     /// The page.
     pub page: PageNo,
     /// Kind of work.
-    pub task: Task,
+    pub kind: PageJobKind,
     /// Content of the page if a page fill read it.
     pub page_read: Option<PageRead<S>>,
 }
@@ -59,15 +59,16 @@ pub struct Promoter<S: Seam> {
     /// Number of recorded uses.
     pub recorded_uses: Cell<u32>,
     budget: Budget,
-    queue: RefCell<VecDeque<Job<S>>>,
+    /// Pages to promote.
+    queue: RefCell<VecDeque<PageJob<S>>>,
     /// Overwritten pages: most of them will be overwritten again, so they come after newly promoted ones.
-    refreshes: RefCell<VecDeque<Job<S>>>,
+    refreshes: RefCell<VecDeque<PageJob<S>>>,
     /// Work that waits until its backing is quiet.
-    pub deferred_jobs: RefCell<VecDeque<Job<S>>>,
+    pub deferred_jobs: RefCell<VecDeque<PageJob<S>>>,
     /// The first task runs.
     pub is_running: Cell<bool>,
-    /// Number of queued pages with content.
-    pub held_pages: Cell<usize>,
+    /// Number of queued page reads: jobs that hold the content of their page.
+    pub queued_page_reads: Cell<usize>,
     /// Number of tasks besides the first.
     pub helper_tasks: Cell<usize>,
 }
@@ -87,7 +88,7 @@ impl<S: Seam> Promoter<S> {
             refreshes: Default::default(),
             deferred_jobs: Default::default(),
             is_running: Default::default(),
-            held_pages: Default::default(),
+            queued_page_reads: Default::default(),
             helper_tasks: Default::default(),
         }
     }
@@ -102,27 +103,27 @@ impl<S: Seam> Promoter<S> {
         &self.budget
     }
 
-    /// Number of queued pages with content.
-    pub fn held_pages(&self) -> usize {
-        self.held_pages.get()
+    /// Number of queued page reads: jobs that hold the content of their page.
+    pub fn queued_page_reads(&self) -> usize {
+        self.queued_page_reads.get()
     }
 
     /// Takes the next job that does not wait for a quiet backing.
-    pub fn pop(&self) -> Option<Job<S>> {
+    pub fn pop(&self) -> Option<PageJob<S>> {
         let job = self.queue.borrow_mut().pop_front();
         job.or_else(|| self.refreshes.borrow_mut().pop_front())
     }
 
     /// Queues the job, or returns it if its queue is full.
-    pub fn push(&self, job: Job<S>) -> Result<(), Job<S>> {
-        let queue = match job.task {
-            Task::Promote => &self.queue,
-            Task::Refresh => &self.refreshes,
-            Task::Complete | Task::VerifySuspect => &self.deferred_jobs,
+    pub fn push(&self, job: PageJob<S>) -> Result<(), PageJob<S>> {
+        let queue = match job.kind {
+            PageJobKind::Promote => &self.queue,
+            PageJobKind::Refresh => &self.refreshes,
+            PageJobKind::Complete | PageJobKind::VerifySuspect => &self.deferred_jobs,
         };
         let mut queue = queue.borrow_mut();
-        let is_same = |other: &&Job<S>| {
-            other.page == job.page && other.task == job.task && Weak::ptr_eq(&other.shard, &job.shard)
+        let is_same = |other: &&PageJob<S>| {
+            other.page == job.page && other.kind == job.kind && Weak::ptr_eq(&other.shard, &job.shard)
         };
         // Repeated jobs of one page follow each other closely.
         if job.page_read.is_none() && queue.iter().rev().take(8).find(is_same).is_some() {
@@ -131,7 +132,7 @@ impl<S: Seam> Promoter<S> {
         if queue.len() >= QUEUED_JOBS_MAX {
             return Err(job);
         }
-        self.held_pages.set(self.held_pages.get() + usize::from(job.page_read.is_some()));
+        self.queued_page_reads.set(self.queued_page_reads.get() + usize::from(job.page_read.is_some()));
         queue.push_back(job);
         Ok(())
     }
@@ -146,11 +147,12 @@ mod tests {
     #[test]
     fn promotions_precede_refreshes_and_have_their_own_queue() {
         let promoter = Promoter::<SimSeam>::new(&CoreSpec::default(), 64);
-        let push =
-            |page, task| promoter.push(Job { shard: Weak::new(), page: PageNo(page), task, page_read: None }).is_ok();
-        assert!((0..QUEUED_JOBS_MAX as u64).all(|page| push(page, Task::Refresh)));
-        assert!(!push(5_000, Task::Refresh), "each queue is bounded");
-        assert!(push(7_000, Task::Promote));
+        let push = |page, kind| {
+            promoter.push(PageJob { shard: Weak::new(), page: PageNo(page), kind, page_read: None }).is_ok()
+        };
+        assert!((0..QUEUED_JOBS_MAX as u64).all(|page| push(page, PageJobKind::Refresh)));
+        assert!(!push(5_000, PageJobKind::Refresh), "each queue is bounded");
+        assert!(push(7_000, PageJobKind::Promote));
         let next: Vec<u64> = (0..2).filter_map(|_| promoter.pop()).map(|job| job.page.0).collect();
         assert_eq!(next, [7_000, 0]);
     }

@@ -22,7 +22,7 @@ impl<S: Seam> Shard<S> {
 
     /// Keeps the records that are to be retired and whose content is still the newest.
     pub fn keep_records(&self) {
-        let keepable = self.state.borrow_mut().log_tracker.take_keepable();
+        let keepable = self.state.borrow_mut().log_tracker.take_keepable_records();
         if self.keeps_records() {
             let mut kept = self.kept_records.borrow_mut();
             let accepted = keepable.into_iter().take_while(|_| self.core.may_keep_record());
@@ -36,7 +36,7 @@ impl<S: Seam> Shard<S> {
         let retired = {
             let mut state = self.state.borrow_mut();
             state.retire_zeroes(EXAMINED_ZERO_RECORDS_MAX);
-            state.log_tracker.take_retirable()
+            state.log_tracker.take_retirable_positions()
         };
         if let Some(store) = self.store().filter(|_| !retired.is_empty()) {
             store.retire(&retired);

@@ -21,7 +21,9 @@ pub struct Retry {
 }
 
 impl Retry {
+    /// Pause after the first failures.
     const PAUSE_MIN: Nanos = Nanos::from_millis(100);
+    /// Longest pause.
     const PAUSE_MAX: Nanos = Nanos::from_secs(10);
     /// Consecutive failures that are attributed to the backing instead of single blocks.
     const CONSECUTIVE_FAILURES_MIN: u32 = 8;

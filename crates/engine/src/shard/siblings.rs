@@ -98,6 +98,7 @@ impl SiblingDirectory {
     }
 }
 
+/// Hash of a shared place: a store and a place in it.
 fn place_hash(key: ContentKey) -> u64 {
     hash_key((key.store ^ key.store >> 32) as u32, key.place)
 }
@@ -128,16 +129,16 @@ impl<S: Seam> Default for SiblingSearch<S> {
 
 /// Copies of siblings that a request may still use.
 #[derive(Clone, Copy)]
-pub struct SiblingUse {
+pub struct SiblingAllowance {
     /// Copies on flash: not after one could not be read.
     pub may_use_flash: bool,
     /// Number of fills that it may wait for.
     pub fills_left: u32,
 }
 
-impl Default for SiblingUse {
+impl Default for SiblingAllowance {
     fn default() -> Self {
-        SiblingUse { may_use_flash: true, fills_left: JOINED_FILLS_MAX }
+        SiblingAllowance { may_use_flash: true, fills_left: JOINED_FILLS_MAX }
     }
 }
 
@@ -147,7 +148,7 @@ impl<S: Seam> Shard<S> {
         &self,
         memory: &mut MemoryCache<S>,
         search: &mut SiblingSearch<S>,
-        allowed: SiblingUse,
+        allowed: SiblingAllowance,
         block: BlockNo,
     ) -> Option<SiblingCopy<S>> {
         let page = block.page().0;
@@ -197,6 +198,7 @@ impl<S: Seam> Shard<S> {
         if len == 0 { None } else { self.disk.shared_content(at, len) }
     }
 
+    /// True if this volume has the content with this key at a page.
     fn has_content(&self, key: Option<ContentKey>, page: PageNo) -> bool {
         let own_key = self.content_key(page);
         own_key == key || own_key.is_some() && self.has_sabotage(Sabotage::ShareOtherContent)

@@ -1,7 +1,7 @@
 //! States of a shard's blocks and ranges, and all their transitions.
 //!
-//! Only this file changes `dirty`, `in_flight` and `written` of a slot. Each transition keeps the slot, the epochs'
-//! counts, the address order and the policy's pins consistent.
+//! Only this file changes `dirty_epoch`, `in_flight_epoch` and `written` of a slot. Each transition keeps the slot, the
+//! epochs' counts, the address order and the policy's pins consistent.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -10,12 +10,12 @@ use std::rc::Rc;
 use flash::{CompletionNo, Epoch, Position};
 use seam::{Nanos, Seam};
 
+use super::dirty_blocks::DirtyBlocks;
 use super::epochs::Epochs;
 use super::failures::Failures;
 use super::fill_guard::FillGuard;
 use super::flush_progress::{BackingFlushProgress, LogFlushProgress};
-use super::order::DirtyOrder;
-use super::wait::{WriteWait, WriteWaits};
+use super::write_wait::{WriteWait, WriteWaits};
 use crate::flash_tier::destaged::DestagedBlocks;
 use crate::log_tracker::{LogTracker, RangeChange};
 use crate::memory::zeroes::{RANGES_MAX, ZeroRange, ZeroRanges, ZeroState};
@@ -32,6 +32,7 @@ pub struct Operation {
 /// Data on the backing that awaits a flush there.
 enum WrittenUnit {
     Block(SlotRef),
+    /// The zero-range that begins at this block.
     Zeroes(BlockNo),
 }
 
@@ -42,7 +43,7 @@ pub struct FlushObligation {
     pub epoch: Option<Epoch>,
     /// The content includes acknowledged data that has no other durable copy, or will include it when the write in
     /// flight completes.
-    pub has_acked_unwritten: bool,
+    pub holds_acknowledged_data: bool,
 }
 
 impl FlushObligation {
@@ -50,7 +51,7 @@ impl FlushObligation {
     pub fn merge(self, other: FlushObligation) -> FlushObligation {
         FlushObligation {
             epoch: [self.epoch, other.epoch].into_iter().flatten().min(),
-            has_acked_unwritten: self.has_acked_unwritten || other.has_acked_unwritten,
+            holds_acknowledged_data: self.holds_acknowledged_data || other.holds_acknowledged_data,
         }
     }
 
@@ -80,7 +81,7 @@ pub struct State {
     /// Epochs, by which flushes wait.
     pub epochs: Epochs,
     /// Dirty blocks, in address order.
-    pub dirty_order: DirtyOrder,
+    pub dirty_blocks: DirtyBlocks,
     /// Number of dirty blocks of closed epochs.
     closed_dirty_blocks: u64,
     /// Zero-ranges.
@@ -109,10 +110,13 @@ pub struct State {
     pub flushed_below: CompletionNo,
     /// Number of the next completion on the backing.
     next_completion: CompletionNo,
+    /// Number of the next operation.
     next_operation_id: u64,
     /// Data on the backing that awaits a flush there, with the completion number of its write.
     written: VecDeque<(WrittenUnit, CompletionNo)>,
+    /// Number of slots with written content.
     written_blocks: u64,
+    /// Number of zero-ranges in `written`.
     written_ranges: u64,
     /// Dirty blocks in memory with the time since which they have been dirty, the longest dirty first. Entries may be
     /// out of date.
@@ -165,9 +169,9 @@ impl State {
 
     /// Numbers a completion that belongs to no block or range.
     pub fn number_completion(&mut self) -> CompletionNo {
-        let sequence = self.next_completion;
-        self.next_completion = sequence.next();
-        sequence
+        let completion = self.next_completion;
+        self.next_completion = completion.next();
+        completion
     }
 
     /// Marks the slot dirty: its content is newer than the backing's, as of `epoch` or the older epoch in which it is
@@ -186,7 +190,7 @@ impl State {
                 slot.dirty_epoch = Some(epoch);
                 slot.dirty_since = now;
                 self.closed_dirty_blocks += u64::from(self.epochs.is_closed(epoch));
-                self.dirty_order.insert(slot.block);
+                self.dirty_blocks.insert(slot.block);
                 // A block reloaded for destage is older than the others.
                 let is_reloaded =
                     slot.is_transit && self.dirty_since_queue.back().is_some_and(|(_, youngest)| now < *youngest);
@@ -197,8 +201,8 @@ impl State {
         self.epochs.add(epoch);
         self.not_clean_blocks += u64::from(was_clean);
         memory.update_pin(id, was_clean);
-        if self.dirty_since_queue.len() as u64 > 2 * self.dirty_order.len() + 1024 {
-            let order = &self.dirty_order;
+        if self.dirty_since_queue.len() as u64 > 2 * self.dirty_blocks.len() + 1024 {
+            let order = &self.dirty_blocks;
             self.dirty_since_queue.retain(|(block, _)| order.contains(*block));
         }
     }
@@ -232,7 +236,7 @@ impl State {
 
     /// Closes the current epoch and returns its number.
     pub fn close_epoch(&mut self) -> Epoch {
-        self.closed_dirty_blocks = self.dirty_order.len();
+        self.closed_dirty_blocks = self.dirty_blocks.len();
         self.epochs.close()
     }
 
@@ -279,7 +283,7 @@ impl State {
         assert!(slot.in_flight_epoch.is_none(), "a block is written once at a time");
         slot.in_flight_epoch = Some(epoch);
         self.closed_dirty_blocks -= u64::from(self.epochs.is_closed(epoch));
-        self.dirty_order.remove(slot.block);
+        self.dirty_blocks.remove(slot.block);
         self.log_tracker.record_send(slot.block);
         InFlightBlock { slot: reference, block: slot.block, epoch }
     }
@@ -288,16 +292,16 @@ impl State {
     pub fn complete_write<S: Seam>(&mut self, memory: &mut MemoryCache<S>, sent: &InFlightBlock) {
         self.epochs.remove(sent.epoch);
         self.failures.remove(sent.block);
-        let sequence = self.number_completion();
+        let completion = self.number_completion();
         let Some(id) = memory.resolve(sent.slot) else { return };
         let slot = memory.slot_mut(id);
         slot.in_flight_epoch = None;
-        slot.has_acked_unwritten &= slot.dirty_epoch.is_some();
+        slot.holds_acknowledged_data &= slot.dirty_epoch.is_some();
         let epoch = slot.written.map_or(sent.epoch, |written| written.epoch.min(sent.epoch));
         self.written_blocks += u64::from(slot.written.is_none());
-        slot.written = Some(UnflushedWrite { epoch, completion: sequence });
-        self.written.push_back((WrittenUnit::Block(sent.slot), sequence));
-        self.log_tracker.record_write(sent.block, sequence);
+        slot.written = Some(UnflushedWrite { epoch, completion });
+        self.written.push_back((WrittenUnit::Block(sent.slot), completion));
+        self.log_tracker.record_write(sent.block, completion);
     }
 
     /// Makes a block in flight dirty again, in the older of its epochs: its write failed.
@@ -317,7 +321,7 @@ impl State {
     /// True if no content of a block in flight was ever acknowledged or written, so that the block may be dropped.
     pub fn may_abandon<S: Seam>(&self, memory: &MemoryCache<S>, sent: &InFlightBlock) -> bool {
         let slot = memory.resolve(sent.slot).map(|id| memory.slot(id));
-        slot.is_none_or(|slot| !slot.has_acked_unwritten && slot.written.is_none())
+        slot.is_none_or(|slot| !slot.holds_acknowledged_data && slot.written.is_none())
     }
 
     /// Drops a block in flight whose write failed and was never acknowledged, unless it was overwritten meanwhile.
@@ -343,11 +347,11 @@ impl State {
         let was_clean = slot.is_clean();
         let (dirty, in_flight, written) = (slot.dirty_epoch.take(), slot.in_flight_epoch.take(), slot.written.take());
         // Content in flight is acknowledged when its write completes, and the backing may lose it before its flush.
-        let acked_unwritten = slot.has_acked_unwritten || written.is_some() || in_flight.is_some();
+        let holds_acknowledged_data = slot.holds_acknowledged_data || written.is_some() || in_flight.is_some();
         if let Some(epoch) = dirty {
             self.epochs.remove(epoch);
             self.closed_dirty_blocks -= u64::from(self.epochs.is_closed(epoch));
-            self.dirty_order.remove(slot.block);
+            self.dirty_blocks.remove(slot.block);
         }
         self.failures.remove(slot.block);
         self.written_blocks -= u64::from(written.is_some());
@@ -356,7 +360,7 @@ impl State {
         memory.remove(id);
         // A write in flight keeps its count until its operation ends.
         let epoch = [dirty, in_flight, written.map(|written| written.epoch)].into_iter().flatten().min();
-        FlushObligation { epoch, has_acked_unwritten: acked_unwritten }
+        FlushObligation { epoch, holds_acknowledged_data }
     }
 
     /// Spills up to `count` dirty blocks whose newest content is durable in the flash log, the longest dirty first.
@@ -394,6 +398,7 @@ impl State {
             && !self.is_busy(&block.single())
     }
 
+    /// Drops a dirty block from memory; its log record holds its content from here on.
     fn spill<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32) {
         let slot = memory.slot_mut(id);
         let (block, since) = (slot.block, slot.dirty_since);
@@ -401,7 +406,7 @@ impl State {
         self.epochs.remove(epoch);
         self.epochs.add(Epoch::OLDEST);
         self.closed_dirty_blocks -= u64::from(self.epochs.is_closed(epoch));
-        self.dirty_order.remove(block);
+        self.dirty_blocks.remove(block);
         // A backing that refuses all writes must not keep all blocks in memory.
         self.failures.remove(block);
         self.not_clean_blocks -= 1;
@@ -412,8 +417,8 @@ impl State {
         self.log_tracker.spill(block);
     }
 
-    /// Installs the log records of a recovery, in their order, before the volume is served: they become spilled
-    /// blocks. An invalid record lies past a moved end or is outdated; the next flush appends a tombstone for it.
+    /// Installs the log records of a recovery, in their order, before the volume is served: they become spilled blocks.
+    /// An invalid record lies past a moved end or is outdated; the next flush appends a tombstone for it.
     pub fn install_records(
         &mut self,
         records: impl Iterator<Item = (BlockNo, Position)>,
@@ -452,7 +457,7 @@ impl State {
                 state: ZeroState::Dirty,
                 dirty_since: now,
                 may_unmap,
-                has_acked_unwritten: true,
+                holds_acknowledged_data: true,
             },
         );
     }
@@ -467,7 +472,7 @@ impl State {
     /// Like [`State::retire_zeroes`] for all records, and in spite of changes that a flush has yet to record, if they
     /// are durable on the backing.
     pub fn retire_durable_zeroes<S: Seam>(&mut self, memory: &MemoryCache<S>, volume_number: u32) {
-        let (zeroes, order, operations) = (&self.zeroes, &self.dirty_order, &self.operations);
+        let (zeroes, order, operations) = (&self.zeroes, &self.dirty_blocks, &self.operations);
         let is_unclean = |block| memory.find(volume_number, block).is_some_and(|id| !memory.slot(id).is_clean());
         let has_written = self.written_blocks > 0;
         // While any block awaits a flush of the backing, every range may hold such blocks.
@@ -482,7 +487,7 @@ impl State {
     /// Makes a reloaded block dirty as of `since`: its content has just come into memory.
     pub fn mark_reloaded<S: Seam>(&mut self, memory: &mut MemoryCache<S>, id: u32, since: Nanos) {
         self.epochs.remove(Epoch::OLDEST);
-        memory.slot_mut(id).has_acked_unwritten = true;
+        memory.slot_mut(id).holds_acknowledged_data = true;
         self.log_tracker.record_reload(memory.slot(id).block);
         self.mark_dirty(memory, id, Epoch::OLDEST, since);
     }
@@ -492,7 +497,7 @@ impl State {
     pub fn supersede_spilled(&mut self, blocks: Range<BlockNo>) -> Option<FlushObligation> {
         let count = self.log_tracker.supersede(blocks);
         (0..count).for_each(|_| self.epochs.remove(Epoch::OLDEST));
-        (count > 0).then_some(FlushObligation { epoch: Some(Epoch::OLDEST), has_acked_unwritten: true })
+        (count > 0).then_some(FlushObligation { epoch: Some(Epoch::OLDEST), holds_acknowledged_data: true })
     }
 
     /// Adds a dirty zero-range over blocks without slots and ranges, and merges it with equal neighbours. Returns the
@@ -508,6 +513,8 @@ impl State {
         start
     }
 
+    /// Merges the range that starts at `right` into the one before it, if they may be merged. Returns the first block
+    /// of the merged range.
     fn merge_with_left(&mut self, right: BlockNo) -> Option<BlockNo> {
         let left = self.zeroes.mergeable_predecessor(right)?;
         let (_, range) = self.zeroes.find(right).expect("a range that may be merged");
@@ -517,7 +524,7 @@ impl State {
         self.failures.remove(left);
         self.failures.remove(right);
         let waits = self.write_waits.take_waits(right.single());
-        self.write_waits.put(left, waits);
+        self.write_waits.reassign(left, waits);
         Some(left)
     }
 
@@ -546,7 +553,7 @@ impl State {
             // the whole range.
             if cut_start < *start {
                 let moved = self.write_waits.take_waits(start.single());
-                self.write_waits.put(cut_start, moved);
+                self.write_waits.reassign(cut_start, moved);
             }
         }
         for (start, range) in &cut.remainders {
@@ -562,7 +569,7 @@ impl State {
         // As for a block: the backing may lose zeroes in flight or written after they were acknowledged.
         let obligation = |range: &ZeroRange| FlushObligation {
             epoch: Some(range.epoch),
-            has_acked_unwritten: range.has_acked_unwritten || range.state != ZeroState::Dirty,
+            holds_acknowledged_data: range.holds_acknowledged_data || range.state != ZeroState::Dirty,
         };
         cut.removed.iter().map(|(_, range)| obligation(range)).reduce(FlushObligation::merge)
     }
@@ -581,34 +588,34 @@ impl State {
 
     /// Marks as written the remaining ranges in `blocks` that operation `id` zeroed.
     pub fn complete_zeroes(&mut self, id: u64, blocks: Range<BlockNo>) {
-        let sequence = self.number_completion();
+        let completion = self.number_completion();
         for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("a listed range exists");
-            range.state = ZeroState::Written(UnflushedWrite { epoch: range.epoch, completion: sequence });
-            range.has_acked_unwritten = false;
+            range.state = ZeroState::Written(UnflushedWrite { epoch: range.epoch, completion });
+            range.holds_acknowledged_data = false;
             let epoch = range.epoch;
             self.epochs.remove(epoch);
             self.failures.remove(start);
-            self.written.push_back((WrittenUnit::Zeroes(start), sequence));
+            self.written.push_back((WrittenUnit::Zeroes(start), completion));
             self.written_ranges += 1;
         }
     }
 
     /// Makes `waits` wait for the remaining ranges in `blocks` of operation `id`, which will be sent again. If no range
-    /// remains, they wait for the content that replaced the first block. Waits whose ranges are partly replaced
-    /// are marked as replaced.
-    pub fn await_zeroes(&mut self, id: u64, blocks: Range<BlockNo>, waits: &[Rc<WriteWait>]) {
+    /// remains, they wait for the content that replaced the first block. Waits whose ranges are partly replaced are
+    /// marked as replaced.
+    pub fn reassign_zero_waits(&mut self, id: u64, blocks: Range<BlockNo>, waits: &[Rc<WriteWait>]) {
         if waits.is_empty() {
             return;
         }
         let remaining = self.zeroes.in_flight(blocks.clone(), id);
         let end = |start: &BlockNo| self.zeroes.find(*start).map_or(*start, |(_, range)| range.end);
         if remaining.iter().map(|start| end(start).since(*start)).sum::<u64>() < BlockNo::count(&blocks) {
-            waits.iter().for_each(|wait| wait.replace());
+            waits.iter().for_each(|wait| wait.mark_replaced());
         }
         let starts = if remaining.is_empty() { vec![blocks.start] } else { remaining };
         // Each wait already expects one completion.
-        self.write_waits.put(starts[0], waits.iter().cloned());
+        self.write_waits.reassign(starts[0], waits.iter().cloned());
         for start in &starts[1..] {
             waits.iter().for_each(|wait| self.write_waits.add(*start, wait));
         }
@@ -627,7 +634,7 @@ impl State {
     pub fn abandon_zeroes(&mut self, id: u64, blocks: Range<BlockNo>, now: Nanos) {
         for start in self.zeroes.in_flight(blocks, id) {
             let range = self.zeroes.get_mut(start).expect("a listed range exists");
-            if range.has_acked_unwritten {
+            if range.holds_acknowledged_data {
                 range.state = ZeroState::Dirty;
                 self.failures.add(start, now);
                 continue;
@@ -638,7 +645,8 @@ impl State {
         }
     }
 
-    /// Cleans written data after a successful backing flush that began when [`State::sequence`] was `covered`.
+    /// Cleans written data after a successful flush of the backing that began when [`State::next_completion`] was
+    /// `covered`.
     pub fn clean_written<S: Seam>(
         &mut self,
         memory: &mut MemoryCache<S>,
@@ -647,17 +655,17 @@ impl State {
         let mut destaged = DestagedBlocks::default();
         // Remaining parts of ranges are listed behind younger entries, so the whole list is scanned.
         for _ in 0..self.written.len() {
-            let (unit, sequence) = self.written.pop_front().expect("the queue has as many entries as counted");
-            if sequence >= covered {
-                self.written.push_back((unit, sequence));
+            let (unit, completion) = self.written.pop_front().expect("the queue has as many entries as counted");
+            if completion >= covered {
+                self.written.push_back((unit, completion));
                 continue;
             }
             match unit {
-                WrittenUnit::Block(reference) => self.clean_block(memory, reference, sequence, &mut destaged),
+                WrittenUnit::Block(reference) => self.clean_block(memory, reference, completion, &mut destaged),
                 WrittenUnit::Zeroes(start) => {
                     self.written_ranges -= 1;
                     let state = self.zeroes.get_mut(start).map(|range| range.state);
-                    if matches!(state, Some(ZeroState::Written(written)) if written.completion == sequence)
+                    if matches!(state, Some(ZeroState::Written(written)) if written.completion == completion)
                         && let Some(range) = self.zeroes.remove(start)
                     {
                         self.log_tracker.record_clean(start..range.end);
@@ -676,12 +684,12 @@ impl State {
         &mut self,
         memory: &mut MemoryCache<S>,
         reference: SlotRef,
-        sequence: CompletionNo,
+        completion: CompletionNo,
         destaged: &mut DestagedBlocks<S::Block>,
     ) {
         let Some(id) = memory.resolve(reference) else { return };
         let slot = memory.slot_mut(id);
-        if slot.written.is_none_or(|written| written.completion != sequence) {
+        if slot.written.is_none_or(|written| written.completion != completion) {
             return;
         }
         slot.written = None;
@@ -710,7 +718,7 @@ impl State {
                 WrittenUnit::Block(reference) => {
                     let Some(id) = memory.resolve(reference) else { continue };
                     let Some(written) = memory.slot_mut(id).written.take() else { continue };
-                    memory.slot_mut(id).has_acked_unwritten = true;
+                    memory.slot_mut(id).holds_acknowledged_data = true;
                     self.written_blocks -= 1;
                     self.redirty(memory, id, written.epoch, now);
                 }
@@ -718,7 +726,8 @@ impl State {
                     if let Some(range) = self.zeroes.get_mut(start)
                         && let ZeroState::Written(written) = range.state
                     {
-                        (range.state, range.epoch, range.has_acked_unwritten) = (ZeroState::Dirty, written.epoch, true);
+                        (range.state, range.epoch, range.holds_acknowledged_data) =
+                            (ZeroState::Dirty, written.epoch, true);
                         self.epochs.add(written.epoch);
                     }
                 }
@@ -743,7 +752,7 @@ impl State {
                 slot.dirty_since = now;
                 self.closed_dirty_blocks += u64::from(self.epochs.is_closed(epoch));
                 self.epochs.add(epoch);
-                self.dirty_order.insert(slot.block);
+                self.dirty_blocks.insert(slot.block);
                 self.dirty_since_queue.push_back((slot.block, now));
             }
         }

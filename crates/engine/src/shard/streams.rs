@@ -14,10 +14,12 @@ const SEQUENTIAL_BYTES: u64 = 128 << 10;
 /// First readahead window of a stream; it doubles.
 const WINDOW_MIN_BYTES: u64 = 128 << 10;
 
+/// A sequence of requests, each of which begins near the end of the one before.
 #[derive(Clone, Copy)]
 struct Stream {
-    /// Position of its first request, and of its next one.
+    /// Offset of its first request.
     first_offset: ByteOffset,
+    /// Offset at which its next request is expected.
     next_offset: ByteOffset,
     /// Bytes read or written in sequence.
     run_bytes: u64,
@@ -114,6 +116,7 @@ impl Streams {
 }
 
 impl Stream {
+    /// True if the stream is long enough to count as sequential.
     fn is_sequential(&self) -> bool {
         self.run_bytes >= SEQUENTIAL_BYTES
     }

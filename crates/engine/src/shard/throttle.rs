@@ -48,15 +48,17 @@ pub struct Throttle {
     pub next_queue_number: Cell<u64>,
     /// The number being served.
     pub served_queue_number: Cell<u64>,
-    /// Blocks and zero-ranges destaged or spilled; time and count at the last measurement.
+    /// Number of blocks and zero-ranges destaged or spilled.
     completed_units: Cell<u64>,
+    /// Time of the last measurement, and `completed_units` then.
     last_measurement: Cell<(Nanos, u64)>,
     /// Recent time to destage a block or zero-range, in nanoseconds; 0: unknown.
     pub destage_unit_ns: Cell<u64>,
     /// Cost units that destage may still spend before the next tick; one run may overdraw them.
     allowance_units: Cell<u64>,
-    /// Client requests counted at the last tick, and whether any arrived since the tick before.
+    /// Client requests counted at the last tick.
     last_tick_requests: Cell<u64>,
+    /// Client requests arrived between the last two ticks.
     are_clients_busy: Cell<bool>,
 }
 
@@ -167,7 +169,7 @@ impl<S: Seam> Shard<S> {
 
     /// True if a client waits for destage as such, and not for a particular block: for a flush, or for space in memory
     /// or in the log.
-    pub fn is_destage_waited_for(&self, state: &State) -> bool {
+    pub fn is_destage_awaited(&self, state: &State) -> bool {
         let is_log_crowded = self.core.log_pressure_percent() == 100;
         state.backing_flush.single_flight.is_running() || self.slows_writers(state.not_clean_blocks()) || is_log_crowded
     }

@@ -7,7 +7,7 @@ use std::cell::{Cell, OnceCell};
 
 use seam::Nanos;
 
-use crate::histogram::{BucketCounts, LayoutHistogram};
+use crate::histogram::{BucketCounts, LatencyHistogram};
 
 /// Latency of a request that is served without a clock reading.
 const UNMEASURED_LATENCY: Nanos = Nanos::from_micros(1);
@@ -34,16 +34,16 @@ pub struct LatencyParts {
 #[derive(Default)]
 pub struct RequestLatency {
     unmeasured_requests: Cell<u64>,
-    total: LayoutHistogram,
+    total: LatencyHistogram,
     held_requests: OnceCell<Box<HeldRequests>>,
 }
 
 /// Latencies of held requests only.
 #[derive(Default)]
 struct HeldRequests {
-    total: LayoutHistogram,
-    service: LayoutHistogram,
-    held: LayoutHistogram,
+    total: LatencyHistogram,
+    service: LatencyHistogram,
+    held: LatencyHistogram,
 }
 
 impl RequestLatency {
@@ -66,11 +66,11 @@ impl RequestLatency {
 
     /// All counts.
     pub fn stats(&self) -> LatencyStats {
-        let total = LayoutHistogram::default();
+        let total = LatencyHistogram::default();
         total.add_all(&self.total);
         total.add_times(UNMEASURED_LATENCY, self.unmeasured_requests.get());
         let parts = self.held_requests.get().map(|requests| {
-            let (service, held) = (LayoutHistogram::default(), LayoutHistogram::default());
+            let (service, held) = (LatencyHistogram::default(), LatencyHistogram::default());
             service.add_all(&total);
             service.subtract(&requests.total);
             let not_held = service.counts().total();

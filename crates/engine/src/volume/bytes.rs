@@ -18,11 +18,11 @@ use crate::{ByteOffset, RequestError, WriteFlags, WriteSource, ZeroFlags};
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
 impl<S: Seam> Volume<S> {
-    /// Like [`Volume::read_now`], for any bytes.
-    pub fn read_bytes_now(&self, at: ByteOffset, len_bytes: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
+    /// Like [`Volume::try_read`], for any bytes.
+    pub fn try_read_bytes(&self, at: ByteOffset, len_bytes: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
         let Ok(around) = round_out(at, len_bytes as u64) else { return false };
         let before = out.len();
-        let is_read = self.read_now(around.start, len_of(&around), out);
+        let is_read = self.try_read(around.start, len_usize(&around), out);
         if is_read {
             trim_pieces(out, before, at.since(around.start) as usize, len_bytes);
         }
@@ -37,7 +37,7 @@ impl<S: Seam> Volume<S> {
         out: &mut Vec<Piece<S::Block>>,
     ) -> Result<(), RequestError> {
         let (around, before) = (round_out(at, len_bytes as u64)?, out.len());
-        self.read(around.start, len_of(&around), out).await?;
+        self.read(around.start, len_usize(&around), out).await?;
         trim_pieces(out, before, at.since(around.start) as usize, len_bytes);
         Ok(())
     }
@@ -51,7 +51,7 @@ impl<S: Seam> Volume<S> {
         let trace = LatencyTrace::new(self.now());
         self.wait_for_limit(bytes.len() as u64, &trace).await;
         let _inside = self.enter().await?;
-        self.check_write(around.start, bytes_of(&around))?;
+        self.check_write(around.start, len_u64(&around))?;
         let _range_lock = self.0.locks.lock_exclusive(around.clone()).await;
         trace.record(Step::Gate, self.now());
         let result = self.write_merged(&around, at, bytes, flags, &trace).await;
@@ -68,7 +68,7 @@ impl<S: Seam> Volume<S> {
         flags: WriteFlags,
         trace: &LatencyTrace,
     ) -> Result<(), RequestError> {
-        let (len, last_sector) = (len_of(around), ByteOffset(around.end.0 - SECTOR));
+        let (len, last_sector) = (len_usize(around), ByteOffset(around.end.0 - SECTOR));
         let mut merged = MergedSectors(vec![0; len]);
         if at > around.start {
             self.read_sector(around.start, &mut merged.0[..SECTOR_BYTES], trace).await?;
@@ -81,6 +81,7 @@ impl<S: Seam> Volume<S> {
         self.0.shard.write(around.start, len, flags, &mut merged, trace).await
     }
 
+    /// Reads one sector for a write that changes a part of it.
     async fn read_sector(&self, at: ByteOffset, into: &mut [u8], trace: &LatencyTrace) -> Result<(), RequestError> {
         let mut pieces = Vec::new();
         self.0.shard.read_for_partial_write(at, SECTOR_BYTES, &mut pieces, trace).await?;
@@ -92,7 +93,7 @@ impl<S: Seam> Volume<S> {
     /// Like [`Volume::zero`], for any bytes.
     pub async fn zero_bytes(&self, at: ByteOffset, len_bytes: u64, flags: ZeroFlags) -> Result<(), RequestError> {
         let around = round_out(at, len_bytes)?;
-        self.check_write(around.start, bytes_of(&around))?;
+        self.check_write(around.start, len_u64(&around))?;
         let (end, inside) = (at.plus(len_bytes), round_in(at, len_bytes));
         let write = WriteFlags { fua: flags.fua, ..WriteFlags::default() };
         if inside.is_empty() {
@@ -100,10 +101,10 @@ impl<S: Seam> Volume<S> {
             return self.write_bytes(at, &vec![0; len_bytes as usize], write).await;
         }
         // The whole sectors come first: only this call may fail because the backing has no fast zeroes.
-        self.zero(inside.start, bytes_of(&inside), flags).await?;
+        self.zero(inside.start, len_u64(&inside), flags).await?;
         for edge in [at..inside.start, inside.end..end] {
             if !edge.is_empty() {
-                self.write_bytes(edge.start, &vec![0; len_of(&edge)], write).await?;
+                self.write_bytes(edge.start, &vec![0; len_usize(&edge)], write).await?;
             }
         }
         Ok(())
@@ -112,17 +113,17 @@ impl<S: Seam> Volume<S> {
     /// Like [`Volume::discard`], for the whole sectors in the range; the edges stay unchanged.
     pub async fn discard_bytes(&self, at: ByteOffset, len_bytes: u64, flags: WriteFlags) -> Result<(), RequestError> {
         let (around, inside) = (round_out(at, len_bytes)?, round_in(at, len_bytes));
-        self.check_write(around.start, bytes_of(&around))?;
+        self.check_write(around.start, len_u64(&around))?;
         if inside.is_empty() {
             return Ok(());
         }
-        self.discard(inside.start, bytes_of(&inside), flags).await
+        self.discard(inside.start, len_u64(&inside), flags).await
     }
 
     /// Like [`Volume::prefetch`], for any bytes.
     pub async fn prefetch_bytes(&self, at: ByteOffset, len_bytes: u64) -> Result<(), RequestError> {
         let around = round_out(at, len_bytes)?;
-        self.prefetch(around.start, bytes_of(&around)).await
+        self.prefetch(around.start, len_u64(&around)).await
     }
 
     /// Like [`Volume::allocation`], for any bytes: runs that cover a prefix of them.
@@ -132,7 +133,7 @@ impl<S: Seam> Volume<S> {
         len_bytes: u64,
     ) -> Result<Vec<AllocationExtent>, RequestError> {
         let around = round_out(at, len_bytes)?;
-        let mut runs = self.allocation(around.start, bytes_of(&around)).await?;
+        let mut runs = self.allocation(around.start, len_u64(&around)).await?;
         let (mut skipped, mut remaining) = (at.since(around.start), len_bytes);
         for run in &mut runs {
             run.len_bytes -= std::mem::take(&mut skipped);
@@ -155,11 +156,13 @@ fn round_in(at: ByteOffset, len_bytes: u64) -> Range<ByteOffset> {
     at.align_up(SECTOR)..at.plus(len_bytes).align_down(SECTOR)
 }
 
-fn len_of(range: &Range<ByteOffset>) -> usize {
-    bytes_of(range) as usize
+/// Length of a range in bytes, of a request that is in memory.
+fn len_usize(range: &Range<ByteOffset>) -> usize {
+    len_u64(range) as usize
 }
 
-fn bytes_of(range: &Range<ByteOffset>) -> u64 {
+/// Length of a range in bytes.
+fn len_u64(range: &Range<ByteOffset>) -> u64 {
     range.end.since(range.start)
 }
 

@@ -6,8 +6,10 @@ use crate::RequestError;
 use crate::wait::Signal;
 use task_sync::within;
 
+/// State of a gate.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum GateState {
+    /// Requests enter.
     #[default]
     Open,
     /// New requests wait.
@@ -85,6 +87,7 @@ impl Gate {
         Ok(ClosedGate(self))
     }
 
+    /// Waits until no request is in progress.
     async fn wait_until_empty(&self) {
         self.changed.wait_for(|| (self.requests_in_progress.get() == 0).then_some(())).await;
     }
@@ -92,7 +95,7 @@ impl Gate {
 
 impl ClosedGate<'_> {
     /// Opens the gate again.
-    pub fn open_again(self) {
+    pub fn reopen(self) {
         self.0.state.set(GateState::Open);
         self.0.changed.notify();
     }

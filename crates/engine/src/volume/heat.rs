@@ -45,6 +45,7 @@ pub struct HeatStats {
 pub(super) struct Heat {
     /// Binary logarithm of a part's size in bytes.
     part_bytes_log2: Cell<u32>,
+    /// Number of the minute in which requests count.
     current_minute: Cell<u64>,
     rows: RefCell<VecDeque<HeatRow>>,
 }
@@ -90,6 +91,7 @@ impl Heat {
     }
 }
 
+/// Adds the row of a minute.
 #[cold]
 fn begin_row(rows: &mut VecDeque<HeatRow>, minute: u64) {
     if rows.capacity() == 0 {

@@ -16,6 +16,7 @@ const RECHECK_PERIOD: Nanos = Nanos::from_millis(100);
 #[derive(Default)]
 pub struct LimitQueue {
     limiter: RefCell<Limiter>,
+    /// True while a limit is set.
     has_limit: Cell<bool>,
     /// True once the limit no longer applies to any request.
     is_lifted: Cell<bool>,
@@ -72,6 +73,7 @@ impl LimitQueue {
         waited
     }
 
+    /// Starts the task that admits waiting requests at the rate of the limit, unless it runs.
     fn start_pacing<S: Seam>(self: &Rc<Self>, seam: &S) {
         if self.is_pacing.replace(true) {
             return;

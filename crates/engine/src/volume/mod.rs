@@ -17,7 +17,7 @@ use crate::admin::UNMARK_TIMEOUT;
 use crate::backing::{Cause, Dispatch, ReservationError};
 use crate::flash_tier::FlashTier;
 use crate::memory::{BlockNo, PREFETCHED_ENTRIES_MAX};
-use crate::policy::Admit;
+use crate::policy::InsertKind;
 use crate::policy::curve::VolumeCurves;
 use crate::shard::core_state::CoreState;
 use crate::shard::flush_progress::BackgroundFlushes;
@@ -39,16 +39,18 @@ use task_sync::within;
 
 /// Longest prefetch of one request, in bytes; the rest is left out.
 const PREFETCH_BYTES_MAX: u64 = 32 << 20;
-/// Pause between two looks at a backing whose ownership is unproven.
-const UNPROVEN_PAUSE: Nanos = Nanos::from_millis(20);
+/// Pause between two checks of a backing whose ownership is unproven.
+const OWNERSHIP_CHECK_PAUSE: Nanos = Nanos::from_millis(20);
 /// Time for requests in progress to end before a stop leaves the dirty data in the log without waiting for them.
-const LEAVE_TIMEOUT: Nanos = Nanos::from_secs(1);
+const REQUESTS_END_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Time that a stop waits for tombstones and for the backing's mark to be removed.
 const MARK_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Time that a stop waits for the destage of zeroes of which the next start could not prove the backing.
 const ZEROES_TIMEOUT: Nanos = Nanos::from_secs(5);
 
+/// State of a volume.
 struct Inner<S: Seam> {
+    /// The specification at the attach.
     spec: VolumeSpec,
     shard: ShardRef<S>,
     limit_queue: Rc<LimitQueue>,
@@ -63,7 +65,7 @@ struct Inner<S: Seam> {
 
 /// A block device that clients see. A clone is another handle to the same volume; it stays on its core.
 ///
-/// Offsets and lengths are in bytes and multiples of 512; the `_bytes` calls accept any. The `_now` calls never wait:
+/// Offsets and lengths are in bytes and multiples of 512; the `_bytes` calls accept any. The `try_` calls never wait:
 /// they do the whole request and return true, or do nothing and return false.
 pub struct Volume<S: Seam>(Rc<Inner<S>>);
 
@@ -87,7 +89,7 @@ impl<S: Seam> Volume<S> {
             mode: Cell::new(spec.mode),
             has_log: core.has_log() && spec.allows_log,
             is_changing: Cell::default(),
-            deferral_age: spec.defer,
+            deferral_age: spec.deferral_age,
             state: RefCell::new(State::new(backing.disk.connection_epoch())),
             throttle: Default::default(),
             retry: Default::default(),
@@ -106,7 +108,7 @@ impl<S: Seam> Volume<S> {
             kept_records: Default::default(),
             slow_requests: Default::default(),
             is_stopping: Cell::new(false),
-            draining: Cell::new(false),
+            is_draining: Cell::new(false),
             is_destage_held: Cell::new(false),
             background_flushes: BackgroundFlushes::new(core.seam().now()),
             partial_blocks: Default::default(),
@@ -277,8 +279,8 @@ impl<S: Seam> Volume<S> {
 
     /// Reads `len_bytes` bytes from `at` on if all are in memory: appends them to `out` and returns true. Otherwise it
     /// leaves `out` unchanged. Returns false for a request that [`Volume::read`] would refuse.
-    pub fn read_now(&self, at: ByteOffset, len_bytes: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
-        self.is_free() && self.check_range(at, len_bytes as u64).is_ok() && self.0.shard.read_now(at, len_bytes, out)
+    pub fn try_read(&self, at: ByteOffset, len_bytes: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
+        self.is_free() && self.check_range(at, len_bytes as u64).is_ok() && self.0.shard.try_read(at, len_bytes, out)
     }
 
     /// Reads `len_bytes` bytes from `at` on and appends them to `out`, split at block boundaries.
@@ -301,6 +303,7 @@ impl<S: Seam> Volume<S> {
         self.read_with(at, len_bytes, out, false).await
     }
 
+    /// Reads under the volume's limit and gate; `may_admit`: blocks that miss may be cached.
     async fn read_with(
         &self,
         at: ByteOffset,
@@ -327,9 +330,9 @@ impl<S: Seam> Volume<S> {
 
     /// Writes if that needs no waiting. Otherwise it returns false, and the caller makes the same write by
     /// [`Volume::write`].
-    pub fn write_now(&self, at: ByteOffset, len_bytes: usize, source: &mut impl WriteSource<S>) -> bool {
+    pub fn try_write(&self, at: ByteOffset, len_bytes: usize, source: &mut impl WriteSource<S>) -> bool {
         let is_allowed = self.is_free() && self.check_write(at, len_bytes as u64).is_ok();
-        is_allowed && self.0.locks.is_free(&at.run(len_bytes as u64)) && self.0.shard.write_now(at, len_bytes, source)
+        is_allowed && self.0.locks.is_free(&at.run(len_bytes as u64)) && self.0.shard.try_write(at, len_bytes, source)
     }
 
     /// Writes `len_bytes` bytes at `at`.
@@ -387,7 +390,7 @@ impl<S: Seam> Volume<S> {
         self.check_range(at, len_bytes)?;
         let half_of_memory = (self.0.shard.seam().blocks_total() * BLOCK_BYTES / 2) as u64;
         let blocks = blocks_of(at, len_bytes.min(PREFETCH_BYTES_MAX).min(half_of_memory).max(1));
-        self.0.shard.fill_absent(blocks, Admit::Normal, Cause::Readahead).await;
+        self.0.shard.fill_absent(blocks, InsertKind::Normal, Cause::Readahead).await;
         Ok(())
     }
 
@@ -417,7 +420,7 @@ impl<S: Seam> Volume<S> {
 
     /// True if the volume was attached beside a flash cache.
     pub fn has_flash_cache(&self) -> bool {
-        self.0.shard.flash_tier.is_used()
+        self.0.shard.flash_tier.has_flash_cache()
     }
 
     /// True while a change of the policy or the mode is in progress.
@@ -430,8 +433,8 @@ impl<S: Seam> Volume<S> {
         self.0.qos.get()
     }
 
-    /// Changes them, for waiting requests as well. Refuses a reservation that the datastore has not proven able to
-    /// serve.
+    /// Changes limits, shares and reservation, for waiting requests as well. Refuses a reservation that the datastore
+    /// has not proven able to serve.
     pub fn set_qos(&self, qos: Qos) -> Result<(), ReservationError> {
         let shard = &self.0.shard;
         if let Some(datastore) = shard.datastore.borrow().as_ref()
@@ -458,6 +461,7 @@ impl<S: Seam> Volume<S> {
         }
     }
 
+    /// Passes shares and reservation to the datastore and to that of flash.
     fn apply_entitlement(&self) {
         let (shard, qos) = (&self.0.shard, self.0.qos.get());
         if let Some(datastore) = shard.datastore.borrow().as_ref() {
@@ -469,7 +473,7 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Removes the volume from its datastore and from that of flash.
-    pub(crate) fn leave_datastore(&self) {
+    pub(crate) fn remove_from_datastores(&self) {
         let shard = &self.0.shard;
         if let Some(old) = shard.datastore.take() {
             old.remove_volume(shard.volume_number);
@@ -538,7 +542,7 @@ impl<S: Seam> Volume<S> {
         let end = shard.seam().now() + timeout;
         let Some(hold) = within(shard.seam().sleep_until(end), self.0.gate.hold()).await else { return Ok(None) };
         let _hold = hold?;
-        match shard.leave_log_if_destaged_within(end.since(shard.seam().now())).await {
+        match shard.drain_log_if_destaged_within(end.since(shard.seam().now())).await {
             Some(result) => result?,
             None => return Ok(None),
         }
@@ -568,11 +572,11 @@ impl<S: Seam> Volume<S> {
         let closed = self.close().await?;
         let shard = &self.0.shard;
         shard.log_zero_ranges().await;
-        shard.draining.set(true);
+        shard.is_draining.set(true);
         shard.destage_work.notify();
-        if let Err(error) = shard.leave_log().await {
-            shard.draining.set(false);
-            closed.open_again();
+        if let Err(error) = shard.drain_log().await {
+            shard.is_draining.set(false);
+            closed.reopen();
             return Err(error);
         }
         shard.record_unknown_blocks().await;
@@ -588,7 +592,7 @@ impl<S: Seam> Volume<S> {
         let closed = self.close().await?;
         let shard = &self.0.shard;
         if let Err(error) = shard.drop_cached_data(true).await {
-            closed.open_again();
+            closed.reopen();
             return Err(error);
         }
         shard.drop_all_blocks();
@@ -604,21 +608,21 @@ impl<S: Seam> Volume<S> {
             self.drain().await?;
             return Ok(false);
         }
-        let closed = self.0.gate.close_within(self.0.shard.seam().sleep(LEAVE_TIMEOUT)).await?;
+        let closed = self.0.gate.close_within(self.0.shard.seam().sleep(REQUESTS_END_TIMEOUT)).await?;
         self.0.limit_queue.release();
         let shard = &self.0.shard;
         if let Err(error) = shard.flush_log().await {
-            closed.open_again();
+            closed.reopen();
             return Err(error);
         }
         if shard.has_only_zeroes_without_evidence() {
-            shard.draining.set(true);
+            shard.is_draining.set(true);
             shard.destage_work.notify();
-            shard.leave_log_within(ZEROES_TIMEOUT).await;
+            shard.drain_log_within(ZEROES_TIMEOUT).await;
         }
         shard.stop();
         shard.stop_destage_with_timeout().await;
-        shard.leave_unmarked_within(MARK_TIMEOUT).await;
+        shard.clear_log_and_mark_within(MARK_TIMEOUT).await;
         Ok(shard.state.borrow().log_tracker.has_records())
     }
 
@@ -638,7 +642,7 @@ impl<S: Seam> Volume<S> {
         shard.is_abandoned.set(true);
         shard.is_destage_held.set(true);
         shard.stop();
-        shard.core.remove(shard);
+        shard.core.remove_shard(shard);
     }
 
     /// Adopts the volume's log records, sorted by block, before the volume is served. Records that persisted memory
@@ -664,6 +668,7 @@ impl<S: Seam> Volume<S> {
         self.0.shard.recover_memory(image, source).await
     }
 
+    /// Refuses new requests, and waits for the ones in progress.
     async fn close(&self) -> Result<gate::ClosedGate<'_>, RequestError> {
         let closed = self.0.gate.close().await?;
         self.0.limit_queue.release();
@@ -678,6 +683,7 @@ impl<S: Seam> Volume<S> {
             && self.0.shard.disk.unproven_for().is_none()
     }
 
+    /// Waits until the volume's limit admits a request.
     async fn wait_for_limit(&self, request_bytes: u64, trace: &LatencyTrace) {
         if self.0.limit_queue.is_limited() {
             self.0.limit_queue.wait(self.0.shard.seam(), request_bytes).await;
@@ -685,6 +691,7 @@ impl<S: Seam> Volume<S> {
         }
     }
 
+    /// Enters the gate, once this process is known to own the backing. Fails if another owner has taken it over.
     async fn enter(&self) -> Result<gate::RequestInProgress<'_>, RequestError> {
         loop {
             let inside = self.0.gate.enter().await?;
@@ -698,7 +705,7 @@ impl<S: Seam> Volume<S> {
             }
             // Outside the gate: a stop does not wait for this request.
             drop(inside);
-            self.0.shard.seam().sleep(UNPROVEN_PAUSE).await;
+            self.0.shard.seam().sleep(OWNERSHIP_CHECK_PAUSE).await;
         }
     }
 
@@ -713,6 +720,7 @@ impl<S: Seam> Volume<S> {
         result
     }
 
+    /// Checks that a request is aligned, not empty, and inside the volume.
     fn check_range(&self, at: ByteOffset, len_bytes: u64) -> Result<(), RequestError> {
         let sector = SECTOR_BYTES as u64;
         let end = at.checked_plus(len_bytes).ok_or(RequestError::Invalid)?;
@@ -721,6 +729,7 @@ impl<S: Seam> Volume<S> {
         if fits { Ok(()) } else { Err(RequestError::Invalid) }
     }
 
+    /// Checks a request that changes the volume.
     fn check_write(&self, at: ByteOffset, len_bytes: u64) -> Result<(), RequestError> {
         if self.0.spec.read_only { Err(RequestError::ReadOnly) } else { self.check_range(at, len_bytes) }
     }

@@ -20,6 +20,7 @@ pub struct RangeLocks<T> {
     next_entry_number: Cell<u64>,
 }
 
+/// A range that is locked or waits for its lock.
 struct Entry<T> {
     range: Range<T>,
     is_exclusive: bool,
@@ -42,6 +43,7 @@ impl<T: Copy + Ord> RangeLocks<T> {
         self.enter(range, true).await
     }
 
+    /// Queues a range and waits until it is granted.
     async fn enter(&self, range: Range<T>, is_exclusive: bool) -> Guard<'_, T> {
         let number = self.next_entry_number.get();
         self.next_entry_number.set(number + 1);
@@ -61,6 +63,7 @@ impl<T: Copy + Ord> RangeLocks<T> {
         guard
     }
 
+    /// True if an entry before `number` conflicts with the range.
     fn is_blocked(&self, number: u64, range: &Range<T>, is_exclusive: bool) -> bool {
         if self.exclusive_entries.get() == 0 {
             return false;

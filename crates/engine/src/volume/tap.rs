@@ -41,6 +41,7 @@ pub struct TappedBatch {
     pub has_more: bool,
 }
 
+/// The requests of an open tap that its recorder has not taken yet.
 struct Ring {
     recorder_number: u64,
     started_at: Nanos,
@@ -67,6 +68,7 @@ impl Tap {
         }
     }
 
+    /// Puts a request into the ring, or frees the ring of a recorder that timed out.
     #[inline(never)]
     fn push(&self, now: Nanos, op: OpKind, at: ByteOffset, len_bytes: u64) {
         let mut ring = self.ring.borrow_mut();

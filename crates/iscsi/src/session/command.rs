@@ -95,7 +95,7 @@ impl<S: Seam> Session<S> {
             scsi::Command { lun: command.lun, cdb: &command.cdb, expected, cancel: &self.never_cancelled };
         if command.writes {
             let is_complete = !command.reads && command.is_final && data.len() as u64 == expected.out_bytes;
-            if !is_complete || data.is_empty() || !target.write_now(nexus, &scsi_command, data) {
+            if !is_complete || data.is_empty() || !target.try_write(nexus, &scsi_command, data) {
                 return false;
             }
             self.counters.write_bytes.set(self.counters.write_bytes.get() + data.len() as u64);
@@ -111,7 +111,7 @@ impl<S: Seam> Session<S> {
             return false;
         }
         let mut pieces = self.pieces.borrow_mut();
-        if !target.read_now(nexus, &scsi_command, &mut pieces) {
+        if !target.try_read(nexus, &scsi_command, &mut pieces) {
             self.duplex.buffer_account().release(lent_bytes);
             return false;
         }

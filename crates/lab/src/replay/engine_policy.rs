@@ -1,6 +1,6 @@
 //! The engine's own replacement policy, used as in the engine: slots, and a policy that chooses the victim among them.
 
-use engine::policy::{Admit, Policy};
+use engine::policy::{InsertKind, Policy};
 
 use super::Cache;
 
@@ -45,7 +45,7 @@ impl<P: Policy> Cache for EnginePolicy<P> {
             slot
         };
         self.slot_of_page[page as usize] = slot;
-        self.policy.insert(0, slot, mix_bits(page), Admit::Normal);
+        self.policy.insert(0, slot, mix_bits(page), InsertKind::Normal);
         false
     }
 }

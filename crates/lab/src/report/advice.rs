@@ -186,7 +186,7 @@ fn purchase_advice(purchase: Purchase) -> PurchaseAdvice {
 fn curve_stats(curve: &Curve) -> CurveStats {
     let Curve { unit_bytes, accesses, working_set_bytes, ref points } = *curve;
     let points = points.iter().map(|point| CurvePoint { size_bytes: point.size_bytes, miss_ratio: point.miss_ratio });
-    CurveStats { unit_bytes, accesses, working_set_bytes, points: points.collect() }
+    CurveStats { unit_bytes, uses: accesses, working_set_bytes, points: points.collect() }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A test bed whose volume lies in a pool of modelled groups.
 
-use engine::{AnyDisk, PoolMember};
+use engine::{AnyDisk, GroupDisk};
 use pool::planner::ClassCost;
 use pool::{GroupNo, MoveRate, PoolDisk, RelocationSettings, TierNo, TierPolicy, VolumeId, VolumeSpec};
 use seam::model::SharedArray;
@@ -88,7 +88,7 @@ impl PoolWorld {
         PoolBed { bed, pool, volume, classes }
     }
 
-    fn disk(&self) -> PoolDisk<SimSeam, PoolMember<SimSeam>> {
+    fn disk(&self) -> PoolDisk<SimSeam, GroupDisk<SimSeam>> {
         self.pool.volume(self.volume).expect("the volume exists")
     }
 }

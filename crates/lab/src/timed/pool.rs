@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use engine::{AnyDisk, PoolMember};
+use engine::{AnyDisk, GroupDisk};
 use pool::planner::{ClassCost, Reason};
 use pool::{MoveRate, RelocationPlan, RelocationSettings, TierNo, VolumeId, VolumeSpec, probe};
 use rustc_hash::FxHashSet;
@@ -337,7 +337,7 @@ fn sum(times: &[Nanos]) -> Nanos {
 }
 
 /// The class of a tier: the slowest of its groups by a probe, as in the daemon.
-fn measure_class(fixture: &Fixture, disks: &[PoolMember<SimSeam>]) -> ClassCost {
+fn measure_class(fixture: &Fixture, disks: &[GroupDisk<SimSeam>]) -> ClassCost {
     let probes = disks.iter().map(|disk| fixture.world.block_on(probe(&fixture.seam, disk)));
     let slowest =
         probes.map(|result| result.expect("a modelled disk answers").cost).max_by_key(|cost| cost.read_access);

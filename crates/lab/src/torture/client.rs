@@ -155,7 +155,7 @@ impl Client {
         let volume = test_volume.volume();
         let (at, len) = (ByteOffset(first * SECTOR), (count * SECTOR) as usize);
         let mut pieces: Vec<Piece<SimBlock>> = Vec::new();
-        let is_immediate = self.random.percent(60) && volume.read_now(at, len, &mut pieces);
+        let is_immediate = self.random.percent(60) && volume.try_read(at, len, &mut pieces);
         self.reads += 1;
         let once = session.options.once && self.reads.is_multiple_of(ONCE_EVERY);
         let result = match (is_immediate, once) {
@@ -310,5 +310,5 @@ async fn write_request(
     try_now: bool,
     source: &mut impl WriteSource<SimSeam>,
 ) -> Result<(), RequestError> {
-    if try_now && volume.write_now(at, len, source) { Ok(()) } else { volume.write(at, len, flags, source).await }
+    if try_now && volume.try_write(at, len, source) { Ok(()) } else { volume.write(at, len, flags, source).await }
 }

@@ -418,7 +418,7 @@ async fn start(
             return Err(format!("disk {} changed its size in a crash", index + 1));
         }
         let mut spec = VolumeSpec::new(&format!("volume{}", index + 1), VolumeId(index as u64 + 1));
-        (spec.policy, spec.defer) = (volume.policy, volume.defer);
+        (spec.policy, spec.deferral_age) = (volume.policy, volume.defer);
         if contends {
             spec.datastore = DATASTORE.to_owned();
             spec.qos.shares = 100 * (index as u32 + 1);

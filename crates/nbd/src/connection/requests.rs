@@ -106,7 +106,7 @@ impl<S: Seam> Connection<S> {
         if request.command == Command::Read && len <= READ_PIECE_BYTES {
             let lent_bytes = buffer_bytes(request.offset, len);
             if self.duplex.buffer_account().borrow_now(lent_bytes) {
-                if self.volume.read_bytes_now(ByteOffset(request.offset), len, pieces) {
+                if self.volume.try_read_bytes(ByteOffset(request.offset), len, pieces) {
                     self.volume.record_request(OpKind::Read, ByteOffset(request.offset), len as u64);
                     return self.queue_data(request, request.offset, true, pieces, lent_bytes);
                 }
@@ -174,7 +174,7 @@ impl<S: Seam> Connection<S> {
             self.receive_more(incoming, total_len - incoming.bytes().len()).await?;
         }
         let payload = &incoming.bytes()[Request::BYTES..total_len];
-        if request.flags == 0 && self.volume.write_now(ByteOffset(request.offset), len, &mut &payload[..]) {
+        if request.flags == 0 && self.volume.try_write(ByteOffset(request.offset), len, &mut &payload[..]) {
             self.queue_reply(request, None);
         } else {
             self.spawn_write(request, payload);
@@ -210,7 +210,7 @@ impl<S: Seam> Connection<S> {
         self.duplex.wait_until_sent().await;
         incoming.read_blocks(&mut blocks).await?;
         let mut source = OwnedBlocks::new(blocks);
-        if self.volume.write_now(ByteOffset(request.offset), request.len as usize, &mut source) {
+        if self.volume.try_write(ByteOffset(request.offset), request.len as usize, &mut source) {
             self.queue_reply(request, None);
         } else {
             self.spawn_write_of_blocks(request, source, guard);
@@ -237,7 +237,7 @@ impl<S: Seam> Connection<S> {
             let payload = &incoming.bytes()[..len];
             if write.has_failed() {
                 // The rest of a failed write is skipped.
-            } else if request.flags != 0 || !self.volume.write_now(ByteOffset(at), len, &mut &payload[..]) {
+            } else if request.flags != 0 || !self.volume.try_write(ByteOffset(at), len, &mut &payload[..]) {
                 write.spawn_piece(ByteOffset(at), payload);
             }
             incoming.consume(len);

@@ -422,8 +422,8 @@ fn requests_wait_while_the_ownership_of_the_backing_is_unproven() {
 
         for ends_with_proof in [true, false] {
             unproven.set(Some(Nanos::from_secs(26)));
-            assert!(!volume.read_now(ByteOffset(0), BLOCK_BYTES, &mut Vec::new()));
-            assert!(!volume.write_now(ByteOffset(0), BLOCK_BYTES, &mut &bytes[..]));
+            assert!(!volume.try_read(ByteOffset(0), BLOCK_BYTES, &mut Vec::new()));
+            assert!(!volume.try_write(ByteOffset(0), BLOCK_BYTES, &mut &bytes[..]));
             assert_eq!(volume.stats().backing_unanswered_ms, 26_000, "it counts as a hung backing");
             let (answers, limit) = (Rc::new(Cell::new(0)), Nanos::from_secs(100));
             for request in 0..3 {
@@ -476,8 +476,8 @@ fn volume_whose_backing_is_lost_serves_no_cached_data() {
         let durable = disk(&world).durable_tag(0);
         let refused = Err(RequestError::Disk(error));
         assert_eq!((read().await, write().await, volume.flush().await), (refused.clone(), refused.clone(), refused));
-        assert!(!volume.read_now(ByteOffset(0), BLOCK_BYTES, &mut Vec::new()));
-        assert!(!volume.write_now(ByteOffset(0), BLOCK_BYTES, &mut &bytes[..]));
+        assert!(!volume.try_read(ByteOffset(0), BLOCK_BYTES, &mut Vec::new()));
+        assert!(!volume.try_write(ByteOffset(0), BLOCK_BYTES, &mut &bytes[..]));
         assert!(volume.stats().problems.iter().any(|problem| matches!(problem, VolumeProblem::BackingLost(_))));
         seam.sleep(Nanos::from_secs(600)).await;
         assert_eq!(disk(&world).durable_tag(0), durable, "destage writes nothing more");

@@ -23,8 +23,8 @@ mod vpd;
 mod write;
 mod write_same;
 
-pub use read::read_now;
-pub use write::write_now;
+pub use read::try_read;
+pub use write::try_write;
 
 use std::ops::Range;
 use std::rc::Rc;

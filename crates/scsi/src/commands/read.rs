@@ -16,13 +16,13 @@ use crate::unit::Unit;
 pub const TRANSFER_BLOCKS_MAX: u32 = 131_072;
 
 /// Reads if all of the range is in memory; otherwise reads nothing and returns false.
-pub fn read_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, pieces: &mut Vec<Piece<S::Block>>) -> bool {
+pub fn try_read<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, pieces: &mut Vec<Piece<S::Block>>) -> bool {
     let extent = Extent::of(cdb);
     let len = extent.len_bytes();
     let is_single_transfer =
         len == expected && len > 0 && len <= SENT_AT_ONCE_BYTES_MAX as u64 && extent.check(unit).is_ok();
     let has_no_flags = cdb.0.len() == 6 || cdb.u8(1) == 0;
-    let is_read = is_single_transfer && has_no_flags && unit.volume().read_now(extent.offset(), len as usize, pieces);
+    let is_read = is_single_transfer && has_no_flags && unit.volume().try_read(extent.offset(), len as usize, pieces);
     if is_read {
         unit.volume().record_request(OpKind::Read, extent.offset(), len);
     }

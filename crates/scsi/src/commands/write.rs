@@ -18,7 +18,7 @@ use crate::unit::Unit;
 pub const TAKEN_AT_ONCE_BYTES_MAX: usize = 256 << 10;
 
 /// Writes a range within one block of the engine if that needs no waiting.
-pub fn write_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, mut data: &[u8]) -> bool {
+pub fn try_write<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, mut data: &[u8]) -> bool {
     let extent = Extent::of(cdb);
     let len = extent.len_bytes();
     if len != expected || len != data.len() as u64 || extent.check(unit).is_err() {
@@ -29,7 +29,7 @@ pub fn write_now<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, mut data
     let is_within_block = len > 0 && at.in_block() as u64 + len <= engine_block;
     let is_write_back = !unit.writes_through() && (cdb.0.len() == 6 || cdb.u8(1) == 0);
     let is_immediate = is_within_block && is_write_back && !unit.is_read_only() && unit.locks.is_free(&extent.blocks());
-    let is_written = is_immediate && unit.volume().write_now(at, len as usize, &mut data);
+    let is_written = is_immediate && unit.volume().try_write(at, len as usize, &mut data);
     if is_written {
         unit.volume().record_request(OpKind::Write, at, len);
     }
@@ -92,7 +92,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let len = data.len();
         let _guard = unit.locks.lock_shared(blocks_at(at, len)).await;
         self.check_cancelled()?;
-        if flags == WriteFlags::default() && unit.volume().write_now(at, len, &mut data) {
+        if flags == WriteFlags::default() && unit.volume().try_write(at, len, &mut data) {
             return Ok(());
         }
         unit.volume().write(at, len, flags, &mut data).await.map_err(|error| write_failed(&error, at))

@@ -88,8 +88,8 @@ fn random_commands_are_answered() {
                 let (expected_len, cancel) = (seam.random() % 5_000, CancelToken::default());
                 let expected = ExpectedLengths { out_bytes: out.len() as u64, in_bytes: expected_len };
                 let command = Command { lun, cdb: &cdb, expected, cancel: &cancel };
-                fixture.target.read_now(&client.nexus, &command, &mut Vec::new());
-                fixture.target.write_now(&client.nexus, &command, &out);
+                fixture.target.try_read(&client.nexus, &command, &mut Vec::new());
+                fixture.target.try_write(&client.nexus, &command, &out);
                 let response = client.send_cancellable(lun, &cdb, expected_len, &out, &cancel).await;
                 good += u32::from(response.status.code() == 0);
             }

@@ -118,26 +118,26 @@ fn immediate_path_serves_only_commands_that_need_no_waiting() {
         let data = content(1..9);
         let (target, nexus) = (&fixture.target, &client.nexus);
         let mut pieces = Vec::new();
-        assert!(!target.read_now(nexus, &command(&read, 0, 4096), &mut pieces), "the block is not in memory");
-        assert!(target.write_now(nexus, &command(&write, 4096, 0), &data));
-        assert!(target.read_now(nexus, &command(&read, 0, 4096), &mut pieces));
+        assert!(!target.try_read(nexus, &command(&read, 0, 4096), &mut pieces), "the block is not in memory");
+        assert!(target.try_write(nexus, &command(&write, 4096, 0), &data));
+        assert!(target.try_read(nexus, &command(&read, 0, 4096), &mut pieces));
         let mut read_data = vec![0; 4096];
         pieces[0].block.read_bytes(0, &mut read_data);
         assert_eq!((pieces.len(), read_data), (1, data.clone()));
         // Another expected length, FUA, two blocks of the engine, and a LUN without a unit need the normal path.
-        assert!(!target.read_now(nexus, &command(&read, 0, 4095), &mut pieces));
-        assert!(!target.write_now(nexus, &command(&with_fua, 4096, 0), &data));
-        assert!(!target.write_now(nexus, &command(&across_blocks, 4096, 0), &data));
+        assert!(!target.try_read(nexus, &command(&read, 0, 4095), &mut pieces));
+        assert!(!target.try_write(nexus, &command(&with_fua, 4096, 0), &data));
+        assert!(!target.try_write(nexus, &command(&across_blocks, 4096, 0), &data));
         let absent = Command { lun: [0, 9, 0, 0, 0, 0, 0, 0], ..command(&read, 0, 4096) };
-        assert!(!target.read_now(nexus, &absent, &mut pieces));
+        assert!(!target.try_read(nexus, &absent, &mut pieces));
         // A pending attention and a reservation conflict need the normal path as well.
         target.report_capacity_change(crate::fixture::lun(0));
-        assert!(!target.read_now(nexus, &command(&read, 0, 4096), &mut pieces));
+        assert!(!target.try_read(nexus, &command(&read, 0, 4096), &mut pieces));
         client.send(&TEST_UNIT_READY, 0, &[]).await;
-        assert!(target.read_now(nexus, &command(&read, 0, 4096), &mut pieces));
+        assert!(target.try_read(nexus, &command(&read, 0, 4096), &mut pieces));
         Client::new(&fixture, "iqn.a:2").await.send(&[RESERVE_6, 0, 0, 0, 0, 0], 0, &[]).await.good();
-        assert!(!target.read_now(nexus, &command(&read, 0, 4096), &mut pieces));
-        assert!(!target.write_now(nexus, &command(&write, 4096, 0), &data));
+        assert!(!target.try_read(nexus, &command(&read, 0, 4096), &mut pieces));
+        assert!(!target.try_write(nexus, &command(&write, 4096, 0), &data));
     });
 }
 

@@ -140,7 +140,7 @@ fn cancelled_wait_returns_its_slot() {
         seam.sleep(Nanos::from_secs(1)).await;
     });
     let stats = datastore.stats();
-    assert_eq!(stats.members[1].waiting_requests, 0);
+    assert_eq!(stats.volumes[1].waiting_requests, 0);
     assert!(stats.outstanding_accesses <= 4.0, "{} outstanding", stats.outstanding_accesses);
 }
 

@@ -13,22 +13,23 @@
 //! Sampling a use costs some ten times as much as skipping it. So a load on few pages is sampled at one in eight until
 //! the curve is good, and then at lower rates, down to one use in [`SAMPLE_INTERVAL_MIN`].
 
-mod pair;
-mod timeline;
-mod uses;
+mod last_use_bitmap;
+mod reuse_histogram;
+mod volume_curves;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
-pub use pair::{CurvePoint, CurveStats, Curves, VolumeCurves};
-use timeline::Timeline;
-use uses::{FRACTION_BITS, PageUses};
+use last_use_bitmap::LastUseBitmap;
+use reuse_histogram::{FRACTION_BITS, ReuseHistogram};
+pub use volume_curves::{CurvePoint, CurveStats, Curves, VolumeCurves};
 
 /// Maximum number of sampled pages: half of the table's buckets, so that the table never grows past that.
 const SAMPLED_PAGES_MAX: usize = 7_168;
 /// Enough samples for an error of a hundredth or two. The threshold falls if there are more and if more than one use in
 /// [`SAMPLE_INTERVAL_MIN`] is sampled.
 const SAMPLES_TARGET: usize = 1_024;
+/// A larger sample than [`SAMPLES_TARGET`] samples at most one use in this many.
 const SAMPLE_INTERVAL_MIN: u64 = 64;
 /// With fewer samples than this the threshold rises.
 const SAMPLES_MIN: usize = SAMPLES_TARGET / 2;
@@ -43,8 +44,9 @@ const WINDOW_USES_MAX: u64 = 1 << 30;
 
 /// A sampled page.
 struct SampledPage {
+    /// Hash of the page's number.
     key: u64,
-    /// Position of its last use on the timeline.
+    /// Position of its last use in the bitmap of last uses.
     position: u32,
 }
 
@@ -56,11 +58,12 @@ pub struct Curve {
     uses_per_sample: u64,
     sampled_pages: HashTable<SampledPage>,
     /// Last uses of the sampled pages.
-    timeline: Timeline,
-    /// Uses in recent windows.
-    window_page_uses: PageUses,
-    /// Recent uses of the same sample; they decay only when the owner calls [`Curve::decay`].
-    recent_page_uses: PageUses,
+    last_uses: LastUseBitmap,
+    /// Reuse distances of the uses in recent windows.
+    window_histogram: ReuseHistogram,
+    /// Reuse distances of recent uses of the same sample; they decay only when the caller of the curve calls
+    /// [`Curve::decay`].
+    recent_histogram: ReuseHistogram,
     /// Aged total of uses at which the counts are halved.
     window_uses: u64,
     /// Pages last used before this position are dropped at the next aging.
@@ -75,9 +78,9 @@ impl Default for Curve {
             hash_threshold: 0,
             uses_per_sample: 0,
             sampled_pages: HashTable::new(),
-            timeline: Timeline::default(),
-            window_page_uses: PageUses::default(),
-            recent_page_uses: PageUses::default(),
+            last_uses: LastUseBitmap::default(),
+            window_histogram: ReuseHistogram::default(),
+            recent_histogram: ReuseHistogram::default(),
             window_uses: WINDOW_USES_MIN,
             drop_before_position: 0,
             rate_start: (0, 0),
@@ -87,6 +90,7 @@ impl Default for Curve {
     }
 }
 
+/// Greatest threshold, at which one page in [`RATE_MAX_DIVISOR`] is sampled.
 const THRESHOLD_MAX: u64 = u64::MAX / RATE_MAX_DIVISOR;
 
 /// Hash for the table: below the threshold the highest bits of all keys are equal, but the table needs them different.
@@ -98,26 +102,26 @@ impl Curve {
     /// Records a use of the page whose address hashes to `key` (all 64 bits well mixed).
     #[inline]
     pub fn record_use(&mut self, key: u64) {
-        self.window_page_uses.total_uses += 1;
-        self.recent_page_uses.total_uses += 1;
+        self.window_histogram.total_uses += 1;
+        self.recent_histogram.total_uses += 1;
         if key < self.hash_threshold {
             self.sample(key);
         }
     }
 
     /// Uses, with older ones counting less.
-    pub fn accesses(&self) -> u64 {
-        self.window_page_uses.total_uses
+    pub fn uses(&self) -> u64 {
+        self.window_histogram.total_uses
     }
 
-    /// The recent uses.
-    pub fn recent(&self) -> &PageUses {
-        &self.recent_page_uses
+    /// The reuse distances of recent uses.
+    pub fn recent_histogram(&self) -> &ReuseHistogram {
+        &self.recent_histogram
     }
 
     /// Multiplies the recent uses by `factor`.
     pub fn decay(&mut self, factor: f64) {
-        self.recent_page_uses.decay(factor);
+        self.recent_histogram.decay(factor);
     }
 
     /// Estimated number of pages used within the last window.
@@ -132,7 +136,7 @@ impl Curve {
 
     /// The miss ratios of several sizes, in growing order.
     pub fn miss_ratios(&self, sizes: impl IntoIterator<Item = u64>) -> impl Iterator<Item = f64> {
-        self.window_page_uses.miss_ratios(sizes)
+        self.window_histogram.miss_ratios(sizes)
     }
 
     /// Upper bound of the memory in bytes.
@@ -140,38 +144,40 @@ impl Curve {
         // The table has twice as many buckets, rounded up to a power of two, with a control byte each. While it grows,
         // the smaller table exists too.
         let table_bytes = (2 * SAMPLED_PAGES_MAX).next_power_of_two() * (size_of::<SampledPage>() + 1);
-        table_bytes + table_bytes / 2 + Timeline::BYTES + 2 * PageUses::BYTES
+        table_bytes + table_bytes / 2 + LastUseBitmap::BYTES + 2 * ReuseHistogram::BYTES
     }
 
+    /// Sets the threshold, and the number of uses that a sampled use then stands for.
     fn set_threshold(&mut self, threshold: u64) {
         self.hash_threshold = threshold;
         self.uses_per_sample = ((1_u128 << (64 + FRACTION_BITS)) / u128::from(threshold)) as u64;
     }
 
+    /// Records a use of a sampled page: a reuse at its distance, or a first use.
     #[cold]
     #[inline(never)]
     fn sample(&mut self, key: u64) {
-        if self.window_page_uses.total_uses >= self.window_uses {
+        if self.window_histogram.total_uses >= self.window_uses {
             self.age();
         }
-        if self.timeline.is_full() {
+        if self.last_uses.is_full() {
             self.compact();
         }
         match self.sampled_pages.entry(table_hash(key), |page| page.key == key, |page| table_hash(page.key)) {
             Entry::Occupied(mut page) => {
                 let position = page.get().position;
-                let others = self.timeline.marks_after(position);
-                self.timeline.clear(position);
-                page.get_mut().position = self.timeline.mark();
+                let others = self.last_uses.marks_after(position);
+                self.last_uses.clear(position);
+                page.get_mut().position = self.last_uses.mark();
                 // The number of pages between is known only to within one weight, so half a weight is added.
                 let distance = others.saturating_mul(self.uses_per_sample).saturating_add(self.uses_per_sample / 2);
-                self.window_page_uses.record_repeat(distance, self.uses_per_sample);
-                self.recent_page_uses.record_repeat(distance, self.uses_per_sample);
+                self.window_histogram.record_reuse(distance, self.uses_per_sample);
+                self.recent_histogram.record_reuse(distance, self.uses_per_sample);
             }
             Entry::Vacant(entry) => {
-                entry.insert(SampledPage { key, position: self.timeline.mark() });
-                self.window_page_uses.first_uses += self.uses_per_sample;
-                self.recent_page_uses.first_uses += self.uses_per_sample;
+                entry.insert(SampledPage { key, position: self.last_uses.mark() });
+                self.window_histogram.first_uses += self.uses_per_sample;
+                self.recent_histogram.first_uses += self.uses_per_sample;
                 if self.sampled_pages.len() >= SAMPLED_PAGES_MAX {
                     self.lower_threshold(self.hash_threshold / 8 * 7);
                 }
@@ -179,45 +185,51 @@ impl Curve {
         }
     }
 
+    /// Lowers the threshold and drops the pages above it.
     fn lower_threshold(&mut self, threshold: u64) {
         self.set_threshold(threshold);
         self.drop_samples(|page, threshold, _| page.key >= threshold);
     }
 
+    /// Drops the sampled pages that `is_dropped` selects. It gets the page, the threshold and `drop_before_position`.
     fn drop_samples(&mut self, is_dropped: impl Fn(&SampledPage, u64, u32) -> bool) {
-        let (timeline, threshold, drop_before) = (&mut self.timeline, self.hash_threshold, self.drop_before_position);
+        let (last_uses, threshold, drop_before) = (&mut self.last_uses, self.hash_threshold, self.drop_before_position);
         self.sampled_pages.retain(|page| {
             let drops = is_dropped(page, threshold, drop_before);
             if drops {
-                timeline.clear(page.position);
+                last_uses.clear(page.position);
             }
             !drops
         });
     }
 
+    /// Begins a new window: halves the counts, drops pages without a recent use, and adapts the length of the window
+    /// and, if the sample is small, the threshold.
     fn age(&mut self) {
-        self.window_page_uses.decay(0.5);
+        self.window_histogram.decay(0.5);
         self.drop_samples(|page, _, drop_before| page.position < drop_before);
-        self.drop_before_position = self.timeline.now();
+        self.drop_before_position = self.last_uses.next_position();
         self.window_uses =
             self.working_set().saturating_mul(WINDOW_USES_PER_PAGE).clamp(WINDOW_USES_MIN, WINDOW_USES_MAX);
-        self.rate_start = (self.window_page_uses.total_uses, self.timeline.now());
+        self.rate_start = (self.window_histogram.total_uses, self.last_uses.next_position());
         if self.sampled_pages.len() < SAMPLES_MIN {
             // Pages that enter the sample are counted as first uses; the error is one use per page and window.
             self.set_threshold(self.hash_threshold.saturating_mul(2).min(THRESHOLD_MAX));
         }
     }
 
+    /// Makes room in the full bitmap. Lowers the threshold if the sample is large and sampled too often.
     fn compact(&mut self) {
-        let (accesses, position) = self.rate_start;
-        let (accesses, samples) = (self.window_page_uses.total_uses - accesses, self.timeline.now() - position);
-        if self.sampled_pages.len() > SAMPLES_TARGET && accesses < SAMPLE_INTERVAL_MIN * u64::from(samples) {
+        let (uses_before, position) = self.rate_start;
+        let (uses, samples) =
+            (self.window_histogram.total_uses - uses_before, self.last_uses.next_position() - position);
+        if self.sampled_pages.len() > SAMPLES_TARGET && uses < SAMPLE_INTERVAL_MIN * u64::from(samples) {
             self.lower_threshold(self.hash_threshold / 2);
         }
-        let moved = self.timeline.compact();
+        let moved = self.last_uses.compact();
         self.sampled_pages.iter_mut().for_each(|page| page.position = moved(page.position));
         self.drop_before_position = moved(self.drop_before_position);
-        self.rate_start = (self.window_page_uses.total_uses, self.timeline.now());
+        self.rate_start = (self.window_histogram.total_uses, self.last_uses.next_position());
     }
 }
 
@@ -238,7 +250,7 @@ mod tests {
             }
             assert!(curve.miss_ratio(pages * 9 / 10) > 0.97, "{pages}: {}", curve.miss_ratio(pages * 9 / 10));
             assert!((curve.miss_ratio(pages * 11 / 10) - 0.1).abs() < 0.03, "the first round of ten misses");
-            assert_eq!(curve.accesses(), 10 * pages);
+            assert_eq!(curve.uses(), 10 * pages);
         }
     }
 

@@ -154,7 +154,7 @@ pub(super) async fn start_daemon(
         }
         (deployment.backings[index].is_changed, deployment.backings[index].is_shrunk) = (false, false);
         let mut spec = VolumeSpec::new(&name, volume_id);
-        (spec.policy, spec.defer, spec.drops_pages) = (policy, volume.defer, drops_pages);
+        (spec.policy, spec.deferral_age, spec.drops_pages) = (policy, volume.defer, drops_pages);
         spec.unflushed_loss = unflushed_loss;
         let backing = Backing::plain(disk.clone());
         let Ok(served_volume) = core.attach_recovered(spec, backing).await else {

@@ -1,6 +1,6 @@
 //! Statistics of backing requests by operation and cause, and their latency without waits.
 
-use engine::backing::{Cause, Op};
+use engine::backing::{BackingOp, Cause};
 use engine::{BackingCount, ByteOffset, Limits, WriteFlags};
 use lab::fixture::{Fixture, read, write};
 use seam::sim::{Latency, SimDiskSpec};
@@ -21,11 +21,11 @@ fn backing_requests_are_counted_by_operation_and_cause() {
     fixture.world.run_for(Nanos::from_secs(1)).unwrap();
     let stats = volume.stats();
     let expected = [
-        (Op::Read, Cause::ClientRead, 4096),
-        (Op::Read, Cause::Readahead, 64 << 10),
-        (Op::Write, Cause::Destage, 64 << 10),
-        (Op::Zero, Cause::Destage, 4 * MIB),
-        (Op::Flush, Cause::Destage, 0),
+        (BackingOp::Read, Cause::ClientRead, 4096),
+        (BackingOp::Read, Cause::Readahead, 64 << 10),
+        (BackingOp::Write, Cause::Destage, 64 << 10),
+        (BackingOp::Zero, Cause::Destage, 4 * MIB),
+        (BackingOp::Flush, Cause::Destage, 0),
     ];
     let count = |count: &BackingCount| (count.op, count.cause, count.bytes);
     assert_eq!(stats.backing.iter().map(count).collect::<Vec<_>>(), expected);

@@ -200,7 +200,11 @@ fn case_10_read_error_on_a_hit_is_hidden_and_drops_the_page() {
         let stats = volume.stats();
         assert!(stats.flash.bad_blocks > 0, "{fault:?}: {stats:?}");
         assert_eq!(stats.errors, 0);
-        assert!(stats.flash.not_hit.iter().any(|(reason, _)| *reason == "bad-copy"), "{:?}", stats.flash.not_hit);
+        assert!(
+            stats.flash.miss_reasons.iter().any(|(reason, _)| *reason == "bad-copy"),
+            "{:?}",
+            stats.flash.miss_reasons
+        );
     }
 }
 

@@ -73,7 +73,7 @@ fn case_24_pinned_pages_are_loaded_kept_and_updated() {
         fixture.world.run_for(Nanos::from_secs(10)).expect("no task is stuck");
         let flash = small.stats().flash;
         let count = pinned.iter().map(PageNo::count).sum::<u64>();
-        assert_eq!((flash.page_count, flash.pinned_whole_pages, flash.pin_wait_reason), (count, count, None));
+        assert_eq!((flash.page_count, flash.complete_pinned_pages, flash.pin_wait_reason), (count, count, None));
         read_rounds(&fixture, &greedy, 16 * MIB, 25, || ());
         assert_eq!(small.stats().flash.page_count, count);
         if pinned.is_empty() {
@@ -84,7 +84,7 @@ fn case_24_pinned_pages_are_loaded_kept_and_updated() {
             small.destage_all().await.expect("a disk without faults does not fail");
         });
         fixture.world.run_for(Nanos::from_secs(60)).expect("no task is stuck");
-        assert_eq!(small.stats().flash.pinned_whole_pages, count, "{:?}", small.stats().flash);
+        assert_eq!(small.stats().flash.complete_pinned_pages, count, "{:?}", small.stats().flash);
         // The neighbour's reads evict the pages from memory.
         read_rounds(&fixture, &greedy, 16 * MIB, 3, || ());
         let before = small.stats().backing_reads;

@@ -38,7 +38,7 @@ impl WriteWait {
     }
 
     /// Records that a part was lost, and that newer content has to be written in its place.
-    pub fn replace(&self) {
+    pub fn mark_replaced(&self) {
         self.was_replaced.set(true);
     }
 
@@ -90,7 +90,7 @@ impl WriteWaits {
     }
 
     /// Assigns to `block` a write that each of `waits` already expects.
-    pub fn put(&mut self, block: BlockNo, waits: impl IntoIterator<Item = Rc<WriteWait>>) {
+    pub fn reassign(&mut self, block: BlockNo, waits: impl IntoIterator<Item = Rc<WriteWait>>) {
         for wait in waits {
             let waiting = self.0.entry(block).or_default();
             if waiting.iter().any(|other| Rc::ptr_eq(other, &wait)) {
@@ -127,7 +127,7 @@ mod tests {
             [3, 5].map(BlockNo).into_iter().for_each(|part| whole.iter().for_each(|wait| waits.add(part, wait)));
             for part in [3, 5].map(BlockNo) {
                 let merged = waits.take_waits(part.single());
-                waits.put(BlockNo(0), merged);
+                waits.reassign(BlockNo(0), merged);
             }
         }
         assert_eq!(wait.remaining_blocks.get(), 1);

@@ -1,14 +1,15 @@
-//! Histogram of repeated uses by reuse distance: the number of other pages used in between.
+//! Histogram of uses by reuse distance: the number of other pages used since the last use of the same page.
 
-/// Buckets in an octave of distances, and octaves.
+/// Buckets in an octave of distances.
 const BUCKETS_PER_OCTAVE: usize = 16;
+/// Number of octaves.
 const OCTAVES: usize = 44;
 /// Fraction bits of a weight and of a distance.
 pub const FRACTION_BITS: u32 = 16;
 
-/// Uses of the pages of a curve.
-pub struct PageUses {
-    /// Weight of repeated uses of sampled pages, by distance.
+/// Uses of the pages of a curve, by reuse distance. A sampled use has the weight of all uses that it stands for.
+pub struct ReuseHistogram {
+    /// Weight of reuses of sampled pages, by bucket of their distance.
     by_distance: Vec<u64>,
     /// Weight of first uses of sampled pages.
     pub first_uses: u64,
@@ -16,18 +17,18 @@ pub struct PageUses {
     pub total_uses: u64,
 }
 
-impl Default for PageUses {
+impl Default for ReuseHistogram {
     fn default() -> Self {
-        PageUses { by_distance: vec![0; BUCKETS_PER_OCTAVE * OCTAVES], first_uses: 0, total_uses: 0 }
+        ReuseHistogram { by_distance: vec![0; BUCKETS_PER_OCTAVE * OCTAVES], first_uses: 0, total_uses: 0 }
     }
 }
 
-impl PageUses {
+impl ReuseHistogram {
     /// Memory in bytes.
     pub const BYTES: usize = BUCKETS_PER_OCTAVE * OCTAVES * size_of::<u64>();
 
-    /// Records a repeated use at `distance`.
-    pub fn record_repeat(&mut self, distance: u64, weight: u64) {
+    /// Records a reuse at `distance`. Both arguments have [`FRACTION_BITS`] fraction bits.
+    pub fn record_reuse(&mut self, distance: u64, weight: u64) {
         self.by_distance[bucket(distance).0] += weight;
     }
 
@@ -60,7 +61,7 @@ impl PageUses {
     }
 }
 
-/// The bucket of a distance (with its fraction bits), and how far inside it lies.
+/// The bucket of a distance (with its fraction bits), and its position in the bucket from 0 (start) to 1 (end).
 fn bucket(distance: u64) -> (usize, f64) {
     let scaled = distance >> (FRACTION_BITS - BUCKETS_PER_OCTAVE.ilog2());
     let octave = scaled.max(1).ilog2().saturating_sub(BUCKETS_PER_OCTAVE.ilog2());

@@ -13,7 +13,9 @@ pub const POINTS_MAX: usize = 64;
 /// The smallest size is the working set divided by this.
 const SMALLEST_DIVISOR: f64 = 4_096.0;
 
+/// Bytes of a block.
 const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Bytes of a page.
 const PAGE: u64 = BLOCK * PAGE_BLOCKS as u64;
 
 /// Both curves, updated by each request of a client.
@@ -38,7 +40,7 @@ pub struct CurveStats {
     /// Bytes of a block or page.
     pub unit_bytes: u64,
     /// Uses of blocks or pages, with older ones counting less.
-    pub accesses: u64,
+    pub uses: u64,
     /// Bytes of the blocks or pages used recently.
     pub working_set_bytes: u64,
     /// Points by growing size; empty before the first use.
@@ -79,6 +81,7 @@ fn key(number: u64) -> u64 {
     page_hash(0, PageNo(number))
 }
 
+/// Points of a curve whose blocks or pages have `unit_bytes` bytes.
 fn stats(curve: &Curve, unit_bytes: u64) -> CurveStats {
     let working_set = curve.working_set();
     // One bucket more, so that the last point lies past the longest distance.
@@ -93,7 +96,7 @@ fn stats(curve: &Curve, unit_bytes: u64) -> CurveStats {
     let point = |(pages, miss_ratio): (&u64, f64)| CurvePoint { size_bytes: pages * unit_bytes, miss_ratio };
     CurveStats {
         unit_bytes,
-        accesses: curve.accesses(),
+        uses: curve.uses(),
         working_set_bytes: working_set * unit_bytes,
         points: points.map(point).collect(),
     }
@@ -109,8 +112,8 @@ mod tests {
         assert_eq!(curves.stats().memory.points, []);
         for round in 0..4 {
             (0..2_000).for_each(|page| curves.record_use(ByteOffset(page * PAGE + 60 * 1024), 8 * 1024));
-            assert_eq!(curves.memory.accesses(), (round + 1) * 4_000);
-            assert_eq!(curves.flash.accesses(), (round + 1) * 4_000);
+            assert_eq!(curves.memory.uses(), (round + 1) * 4_000);
+            assert_eq!(curves.flash.uses(), (round + 1) * 4_000);
         }
         let VolumeCurves { memory, flash } = curves.stats();
         assert!(memory.points.len() <= POINTS_MAX && flash.points.len() <= POINTS_MAX);

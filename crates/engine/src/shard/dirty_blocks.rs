@@ -7,12 +7,13 @@ use crate::memory::{BLOCKS_PER_PAGE, BlockNo, PageNo};
 
 /// The dirty blocks of a volume that are not in flight to the backing.
 #[derive(Default)]
-pub struct DirtyOrder {
+pub struct DirtyBlocks {
+    /// A mask of the dirty blocks of each page that has any.
     pages: BTreeMap<PageNo, u16>,
     block_count: u64,
 }
 
-impl DirtyOrder {
+impl DirtyBlocks {
     /// Number of blocks.
     pub fn len(&self) -> u64 {
         self.block_count
@@ -95,8 +96,8 @@ impl DirtyOrder {
 mod tests {
     use super::*;
 
-    fn order(blocks: &[u64]) -> DirtyOrder {
-        let mut order = DirtyOrder::default();
+    fn order(blocks: &[u64]) -> DirtyBlocks {
+        let mut order = DirtyBlocks::default();
         blocks.iter().for_each(|block| order.insert(BlockNo(*block)));
         order
     }

@@ -3,12 +3,12 @@
 use seam::model::ModelledDisk;
 use seam::{Seam, forward_to_variants};
 
-/// A disk of a pool whose groups differ in kind.
-pub enum PoolMember<S: Seam> {
+/// The disk of a group, in a pool whose groups differ in kind.
+pub enum GroupDisk<S: Seam> {
     /// A disk that was opened through the seam.
     Plain(S::Disk),
     /// A window of a modelled array.
     Modelled(ModelledDisk<S, S::Disk>),
 }
 
-forward_to_variants!(PoolMember: Plain, Modelled);
+forward_to_variants!(GroupDisk: Plain, Modelled);

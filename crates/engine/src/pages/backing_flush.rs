@@ -3,7 +3,7 @@
 use flash::CompletionNo;
 use seam::{Disk, DiskError, Seam};
 
-use crate::backing::{Cause, Op};
+use crate::backing::{BackingOp, Cause};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
@@ -57,7 +57,7 @@ impl<S: Seam> Shard<S> {
             });
             let began = self.seam().now();
             let result = self.disk.flush().await;
-            self.counters.count_backing_request(Op::Flush, Cause::Destage, 0, self.seam().now().since(began));
+            self.counters.count_backing_request(BackingOp::Flush, Cause::Destage, 0, self.seam().now().since(began));
             let is_retry = std::mem::replace(&mut self.state.borrow_mut().backing_flush.has_failed, result.is_err());
             if let Err(error) = &result {
                 let is_awaited = self.state.borrow().backing_flush.single_flight.is_running();
