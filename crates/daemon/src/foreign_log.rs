@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use flash::{MemberDisk, Replayed};
+use flash::{MemberDisk, ReplayStats};
 use messages::{ErrorKind, Failure};
 use nbd_client::NbdDisk;
 use rbd::{Claim, ImageSpec, Mark, Release, show_mark_id};
@@ -42,7 +42,7 @@ pub struct ForeignData {
 }
 
 /// Destages the data from the log. Returns its amount, or `None` if there is no log to read.
-pub async fn destage_foreign_log(data: ForeignData) -> Result<Option<Replayed>, Failure> {
+pub async fn destage_foreign_log(data: ForeignData) -> Result<Option<ReplayStats>, Failure> {
     let Some(log_image) = log_image(&data.plan.image, &data.mark) else { return Ok(None) };
     let (volume, host) = (data.volume.clone(), data.mark.host.clone());
     let failed = |text: String| Failure::new(ErrorKind::Failed, format!("volume {volume}: {text}"));
@@ -75,7 +75,7 @@ async fn destage(
     seam: &RealSeam,
     data: &ForeignData,
     log_image: &ImageSpec,
-) -> (Result<Option<Replayed>, String>, Option<HeldHelper>) {
+) -> (Result<Option<ReplayStats>, String>, Option<HeldHelper>) {
     let mut log_disk = None;
     let destaged = claim_and_destage(seam, data, log_image, &mut log_disk).await;
     let held = log_disk.as_ref().and_then(|_| hold(log_image));
@@ -88,7 +88,7 @@ async fn claim_and_destage(
     ForeignData { volume, plan, mark, is_ordered }: &ForeignData,
     log_image: &ImageSpec,
     log_disk: &mut Option<NbdDisk<RealSeam>>,
-) -> Result<Option<Replayed>, String> {
+) -> Result<Option<ReplayStats>, String> {
     let remedy = |reason: String| {
         format!(
             "the log of host {}, on {log_image}, has flushed data of it that cannot be read: {reason}. Once that is \
@@ -160,7 +160,11 @@ fn is_of_log(claim: &Claim) -> bool {
 }
 
 /// Writes the data to the backing, after the log has proven that it belongs to it.
-async fn replay(seam: &RealSeam, log_disk: NbdDisk<RealSeam>, backing: &NbdDisk<RealSeam>) -> Result<Replayed, String> {
+async fn replay(
+    seam: &RealSeam,
+    log_disk: NbdDisk<RealSeam>,
+    backing: &NbdDisk<RealSeam>,
+) -> Result<ReplayStats, String> {
     let disks = [MemberDisk::Image(log_disk)];
     let (_, inspection) = flash::inspect(seam, &disks).await;
     let inspection = Rc::new(inspection.map_err(|error| error.to_string())?);

@@ -316,7 +316,7 @@ fn apply_commit<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) 
         state.summary = Some(SegmentSummary::new(header, segment_blocks));
     }
     let mut summarized = Cow::Borrowed(header);
-    if inner.sabotage.is(Sabotage::LyingSummary) {
+    if inner.sabotage.is(Sabotage::WrongSummary) {
         summarized.to_mut().records[0].block = header.records[0].block.next();
     }
     state.summary.as_mut().expect("the first batch of a segment begins its summary").add(&summarized, checksum);

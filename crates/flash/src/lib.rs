@@ -61,14 +61,14 @@ pub use format::superblock::Role;
 pub use inspect::{
     DeviceContent, DeviceFindings, Inspection, StoreIdentity, SuperblockSummary, identify, inspect, read_device_content,
 };
-pub use journal::load::MapLoaded;
+pub use journal::load::MapLoadOutcome;
 pub use kept_reads::KeptResult;
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use member_disk::MemberDisk;
 pub use members::plan::JoinPlan;
 pub use number::{
-    BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, MemberNo, PAGE_BLOCKS, PageNo, SegmentNo,
-    Sequence, StoreGeneration, VolumeId,
+    BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, MemberNo, MembershipGeneration, PAGE_BLOCKS,
+    PageNo, SegmentNo, Sequence, VolumeId,
 };
 pub use page_map::MemberWrites;
 pub use page_map::dirty_regions::REGION_BLOCKS;
@@ -76,11 +76,11 @@ pub use page_map::quota::{PageAmount, PageQuota};
 pub use pages::{
     PageReadError, PageUsage, Pages, PagesStats, PutError, QuotaError, SlotRoom, VolumePages, WriteIntent,
 };
-pub use record::{BlockAddress, Content, Position, Record, Recovered, RecoveredContent};
+pub use record::{BlockAddress, Content, Position, Record, RecoveredContent, RecoveredRecord};
 pub use recovery::OpenOptions;
-pub use replay::{ReplayError, Replayed};
+pub use replay::{ReplayError, ReplayStats};
 pub use sabotage::Sabotage;
-pub use segments::EXPIRIES_TOLD_APART;
+pub use segments::EXPIRY_MODULUS;
 pub use state::jobs::{JobKind, JobReport};
 pub use state::members::{MemberReport, MemberStatus};
 pub use state::scrub::ScrubStats;

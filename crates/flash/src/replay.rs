@@ -8,7 +8,7 @@ use task_sync::{BoxFuture, join};
 
 use crate::inspect::Inspection;
 use crate::number::{BlockNo, VolumeId};
-use crate::record::{Recovered, RecoveredContent};
+use crate::record::{RecoveredContent, RecoveredRecord};
 
 /// Number of records that are read before they are written.
 const CHUNK_RECORDS: usize = 256;
@@ -19,7 +19,7 @@ const ATTEMPTS_MAX: u32 = 3;
 
 /// The amount of data that a replay has destaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
+pub struct ReplayStats {
     /// Blocks with data.
     pub data_blocks: u64,
     /// Blocks that were zeroed or discarded.
@@ -51,11 +51,11 @@ pub enum ReplayError {
 impl<S: Seam> Inspection<S> {
     /// Writes the dirty data of a volume to its backing, and flushes it. No other process may write to the store or to
     /// the backing.
-    pub async fn replay(&self, volume_id: VolumeId, backing: &impl Disk<S>) -> Result<Replayed, ReplayError> {
+    pub async fn replay(&self, volume_id: VolumeId, backing: &impl Disk<S>) -> Result<ReplayStats, ReplayError> {
         if let Some(problem) = &self.problem {
             return Err(ReplayError::Incomplete(problem.to_string()));
         }
-        let records: Vec<&Recovered> =
+        let records: Vec<&RecoveredRecord> =
             self.dirty_blocks.iter().filter(|record| record.address.volume_id == volume_id).collect();
         let backing_blocks = backing.geometry().size_bytes.div_ceil(seam::BLOCK_BYTES as u64);
         if let Some(last) = records.last()
@@ -65,7 +65,7 @@ impl<S: Seam> Inspection<S> {
         }
         for _ in 0..ATTEMPTS_MAX {
             let connection_epoch = backing.connection_epoch();
-            let mut replayed = Replayed::default();
+            let mut replayed = ReplayStats::default();
             for chunk in records.chunks(CHUNK_RECORDS) {
                 let written = self.replay_chunk(chunk, backing).await?;
                 replayed.data_blocks += written.data_blocks;
@@ -79,7 +79,11 @@ impl<S: Seam> Inspection<S> {
         Err(ReplayError::Backing(DiskError::Io("it keeps reconnecting before its writes are flushed".to_owned())))
     }
 
-    async fn replay_chunk(&self, records: &[&Recovered], backing: &impl Disk<S>) -> Result<Replayed, ReplayError> {
+    async fn replay_chunk(
+        &self,
+        records: &[&RecoveredRecord],
+        backing: &impl Disk<S>,
+    ) -> Result<ReplayStats, ReplayError> {
         let contents = self.read_many(records).await?;
         let mut runs: Vec<(BlockNo, Vec<S::Block>)> = Vec::new();
         for (block, content) in contents {
@@ -104,15 +108,15 @@ impl<S: Seam> Inspection<S> {
                 zero_blocks += u64::from(blocks);
             }
         }
-        Ok(Replayed { data_blocks, zero_blocks })
+        Ok(ReplayStats { data_blocks, zero_blocks })
     }
 
     /// Reads the blocks of records, in the order of the log.
-    async fn read_many(&self, records: &[&Recovered]) -> Result<BTreeMap<BlockNo, S::Block>, ReplayError> {
-        let is_data = |record: &&&Recovered| record.content == RecoveredContent::Data;
-        let mut in_log: Vec<&Recovered> = records.iter().filter(is_data).copied().collect();
+    async fn read_many(&self, records: &[&RecoveredRecord]) -> Result<BTreeMap<BlockNo, S::Block>, ReplayError> {
+        let is_data = |record: &&&RecoveredRecord| record.content == RecoveredContent::Data;
+        let mut in_log: Vec<&RecoveredRecord> = records.iter().filter(is_data).copied().collect();
         in_log.sort_unstable_by_key(|record| (record.position.segment, record.position.block_index));
-        let follows = |earlier: &&Recovered, later: &&Recovered| {
+        let follows = |earlier: &&RecoveredRecord, later: &&RecoveredRecord| {
             (earlier.position.segment, earlier.position.block_index + 1)
                 == (later.position.segment, later.position.block_index)
         };
@@ -128,7 +132,7 @@ impl<S: Seam> Inspection<S> {
     }
 
     /// Reads records that follow each other in the log.
-    async fn read_run(&self, run: &[&Recovered]) -> Result<Vec<(BlockNo, S::Block)>, ReplayError> {
+    async fn read_run(&self, run: &[&RecoveredRecord]) -> Result<Vec<(BlockNo, S::Block)>, ReplayError> {
         let together = self.read_adjacent(run).await;
         let mut contents = Vec::with_capacity(run.len());
         for (index, record) in run.iter().enumerate() {

@@ -38,7 +38,7 @@ pub enum Sabotage {
     /// A retired record is read although it has expired.
     SkipExpiryCheck,
     /// A segment's summary names a wrong block for the first record of each batch.
-    LyingSummary,
+    WrongSummary,
 }
 
 impl Sabotage {

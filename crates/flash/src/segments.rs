@@ -34,12 +34,12 @@ pub struct Segment {
     /// Reads in flight. A held segment is not overwritten.
     pub reads_in_flight: u32,
     /// Number of times that its retired records have expired since the store was opened, modulo
-    /// [`EXPIRIES_TOLD_APART`].
+    /// [`EXPIRY_MODULUS`].
     pub expiries: u16,
 }
 
 /// Number of expiries that a position tells apart.
-pub const EXPIRIES_TOLD_APART: u16 = 1 << 13;
+pub const EXPIRY_MODULUS: u16 = 1 << 13;
 
 /// The position of the next batch.
 #[derive(Clone, Copy, Debug)]
@@ -227,7 +227,7 @@ impl Segments {
     pub fn expire_records(&mut self, number: SegmentNo) {
         self.total_expiries += 1;
         let segment = self.get_mut(number);
-        segment.expiries = (segment.expiries + 1) % EXPIRIES_TOLD_APART;
+        segment.expiries = (segment.expiries + 1) % EXPIRY_MODULUS;
     }
 
     /// True if the log has passed half of the way from the beginning of this segment to its reuse.

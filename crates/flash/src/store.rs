@@ -14,9 +14,9 @@ use crate::format::summary::batch_blocks;
 use crate::kept_reads::KeptResult;
 use crate::member_disk::MemberDisk;
 use crate::members::plan::JoinPlan;
-use crate::number::{MemberNo, SegmentNo, Sequence, StoreGeneration};
+use crate::number::{MemberNo, MembershipGeneration, SegmentNo, Sequence};
 use crate::pages::Pages;
-use crate::record::{BlockAddress, Content, Position, Record, Recovered};
+use crate::record::{BlockAddress, Content, Position, Record, RecoveredRecord};
 use crate::recovery::{OpenOptions, open};
 use crate::retirement;
 use crate::segments::Segment;
@@ -27,7 +27,7 @@ use crate::state::scrub::ScrubStats;
 use crate::state::{AppendRequest, Inner};
 use task_sync::{BoxFuture, Reply};
 
-/// A choice of the log's oldest segments, for [`Store::old_segments`]. If a segment lies past the end of the smallest
+/// A choice of the log's oldest segments, for [`Store::select_old_segments`]. If a segment lies past the end of the smallest
 /// device, all older ones and itself are chosen, too.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentChoice {
@@ -39,7 +39,7 @@ pub struct SegmentChoice {
     pub live_records_max: u64,
 }
 
-/// Result of [`Store::old_segments`].
+/// Result of [`Store::select_old_segments`].
 #[derive(Clone, Debug)]
 pub struct OldSegments {
     /// The segments.
@@ -74,7 +74,7 @@ impl<S: Seam> Store<S> {
         seam: &S,
         disks: &[MemberDisk<S>],
         options: OpenOptions,
-    ) -> Result<(Self, Vec<Recovered>), StoreError> {
+    ) -> Result<(Self, Vec<RecoveredRecord>), StoreError> {
         let (inner, recovered) = open(seam, disks, options).await?;
         Ok((Store(inner), recovered))
     }
@@ -274,7 +274,7 @@ impl<S: Seam> Store<S> {
     }
 
     /// Pauses or resumes that change; false when there is none.
-    pub fn pause_job(&self, is_paused: bool) -> bool {
+    pub fn set_job_paused(&self, is_paused: bool) -> bool {
         self.0.state.borrow_mut().jobs.pause(is_paused)
     }
 
@@ -296,7 +296,7 @@ impl<S: Seam> Store<S> {
 
     /// Generation of the newest membership that all members in service hold durably: +1 with every change. The change
     /// by which the last member fails reaches no device, so it does not count.
-    pub fn generation(&self) -> StoreGeneration {
+    pub fn generation(&self) -> MembershipGeneration {
         self.0.state.borrow().durable_generation
     }
 
@@ -305,7 +305,7 @@ impl<S: Seam> Store<S> {
     /// or times out, it is called again; appends fail meanwhile.
     pub fn set_generation_recorder(
         &self,
-        record: impl Fn(StoreGeneration) -> BoxFuture<'static, Result<(), String>> + 'static,
+        record: impl Fn(MembershipGeneration) -> BoxFuture<'static, Result<(), String>> + 'static,
     ) {
         self.0.state.borrow_mut().generation_recorder = Some(Rc::new(record));
     }
@@ -325,7 +325,7 @@ impl<S: Seam> Store<S> {
     }
 
     /// The oldest segments of the log, as many as `choice` asks for.
-    pub fn old_segments(&self, choice: &SegmentChoice) -> OldSegments {
+    pub fn select_old_segments(&self, choice: &SegmentChoice) -> OldSegments {
         let state = self.0.state.borrow();
         let half = if choice.includes_older_half { state.segments.chain().count() / 2 } else { 0 };
         let older = half.max(state.segments.count_to_limit());

@@ -6,7 +6,7 @@ use std::ops::Range;
 use format_version::{NewerFormat, Release};
 
 use super::{FIRST_SEGMENT_BYTES, Raw, Uuid, VERSION, seal, valid_checksum};
-use crate::number::{BootEpoch, CommitNo, MemberNo, SegmentNo, Sequence, StoreGeneration};
+use crate::number::{BootEpoch, CommitNo, MemberNo, MembershipGeneration, SegmentNo, Sequence};
 use metadata_block::{get, get_u32, get_u64, put};
 
 /// Byte offsets of the two superblock copies of a device. Each write overwrites the copy that is not the newest.
@@ -116,7 +116,7 @@ pub struct Superblock {
     /// +1 with every write of a superblock.
     pub revision: u64,
     /// +1 with every change of the members.
-    pub generation: StoreGeneration,
+    pub generation: MembershipGeneration,
     /// The number of this device among the members.
     pub member: MemberNo,
     /// All members.
@@ -276,7 +276,7 @@ impl Superblock {
         Ok(Superblock {
             store: get(raw, 32),
             revision: get_u64(raw, 48),
-            generation: StoreGeneration(get_u64(raw, 64)),
+            generation: MembershipGeneration(get_u64(raw, 64)),
             member,
             members,
             segment_bytes,
@@ -310,7 +310,7 @@ mod tests {
         Superblock {
             store: [9; 16],
             revision: 7,
-            generation: StoreGeneration(3),
+            generation: MembershipGeneration(3),
             member: MemberNo(1),
             members: vec![
                 member(1, MemberState::Lost, Role::Log),

@@ -30,7 +30,7 @@ const SEARCH_BLOCKS: u32 = 1_024;
 
 /// The outcome of loading the map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MapLoaded {
+pub struct MapLoadOutcome {
     /// The number of pages.
     pub pages: u64,
     /// The number of suspect pages among them.
@@ -52,7 +52,7 @@ struct LoadedHalf {
 }
 
 /// Loads the map, or begins an empty one.
-pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
+pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoadOutcome {
     {
         let mut state = inner.pages.borrow_mut();
         assert!(state.phase == MapPhase::Unloaded, "the map is loaded once");
@@ -409,7 +409,7 @@ pub fn start_empty_map<S: Seam>(inner: &Inner<S>, durable: CommitNo) {
 }
 
 /// Applies the invalidations that arrived before the map was loaded. Returns the outcome of loading.
-fn apply_early_invalidations<S: Seam>(inner: &Inner<S>, dropped: Option<String>) -> MapLoaded {
+fn apply_early_invalidations<S: Seam>(inner: &Inner<S>, dropped: Option<String>) -> MapLoadOutcome {
     let mut state = inner.pages.borrow_mut();
     let early = std::mem::take(&mut state.early_invalidations);
     for volume_id in early.volumes {
@@ -421,5 +421,5 @@ fn apply_early_invalidations<S: Seam>(inner: &Inner<S>, dropped: Option<String>)
         }
     }
     let counts = state.table.counts();
-    MapLoaded { pages: counts.pages, suspect_pages: counts.suspect_pages, drop_reason: dropped }
+    MapLoadOutcome { pages: counts.pages, suspect_pages: counts.suspect_pages, drop_reason: dropped }
 }

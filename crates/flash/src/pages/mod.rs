@@ -58,7 +58,7 @@ impl<S: Seam> Pages<S> {
     ///
     /// # Panics
     /// If it is called twice.
-    pub async fn load(&self) -> load::MapLoaded {
+    pub async fn load(&self) -> load::MapLoadOutcome {
         load::load(&self.0).await
     }
 
@@ -338,7 +338,7 @@ impl<S: Seam> VolumePages<S> {
 
     /// Recent writes in regions that were dirty at a crash: the backing has this content or newer one. The caller reads
     /// them from the backing and calls [`VolumePages::record_reread`] or [`VolumePages::drop_recent_write`].
-    pub fn unproven_writes(&self) -> Vec<BlockNo> {
+    pub fn unproven_blocks(&self) -> Vec<BlockNo> {
         self.unproven_recent_writes().into_iter().map(|(block, _)| block).collect()
     }
 

@@ -31,9 +31,9 @@ use crate::hang::start_watch;
 use crate::member_disk::MemberDisk;
 use crate::members::start_take_over;
 use crate::membership::{Failure, SPARE_BUFFERS, failures_of, remove_members, write_superblocks};
-use crate::number::{SegmentNo, Sequence, StoreGeneration};
+use crate::number::{MembershipGeneration, SegmentNo, Sequence};
 use crate::page_map::PageState;
-use crate::record::{LostBlocks, Recovered};
+use crate::record::{LostBlocks, RecoveredRecord};
 use crate::sabotage::Sabotage;
 use crate::segments::{Segment, Segments};
 use crate::state::jobs::Jobs;
@@ -54,7 +54,7 @@ pub struct OpenOptions {
     /// A store, and its last membership generation that the owner has recorded. Devices of that store with an older
     /// generation hold outdated data and are refused. Without this option, a removed device that is opened alone looks
     /// like the last member in service.
-    pub known_generation: Option<(Uuid, StoreGeneration)>,
+    pub known_generation: Option<(Uuid, MembershipGeneration)>,
     /// The owner that opens the store, written to every superblock. Without it the last owner is kept.
     pub ownership: Option<Ownership>,
     /// The sequence number that the log had reached when its owner closed it. Devices whose log ends before it are an
@@ -70,7 +70,7 @@ pub async fn open<S: Seam>(
     seam: &S,
     disks: &[MemberDisk<S>],
     options: OpenOptions,
-) -> Result<(Rc<Inner<S>>, Vec<Recovered>), StoreError> {
+) -> Result<(Rc<Inner<S>>, Vec<RecoveredRecord>), StoreError> {
     let members = members::find_members::<S>(seam, disks, options).await?;
     if !members.devices.iter().any(|device| members.superblock.carries_log(device.member)) {
         return Err(StoreError::NoLog);

@@ -21,7 +21,7 @@ use crate::device::{BufferSource, Device};
 use crate::error::StoreError;
 use crate::format::summary::SegmentSummary;
 use crate::format::superblock::Superblock;
-use crate::number::{MemberNo, Sequence, StoreGeneration};
+use crate::number::{MemberNo, MembershipGeneration, Sequence};
 use crate::page_map::PageState;
 use crate::record::{Content, LostBlocks, Position, Record};
 use crate::sabotage::Sabotage;
@@ -38,7 +38,7 @@ use task_sync::{BoxFuture, Reply, TaskMutex};
 const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
 
 /// Durably records a membership generation. The error is the reason why that failed.
-pub(crate) type GenerationRecorder = dyn Fn(StoreGeneration) -> BoxFuture<'static, Result<(), String>>;
+pub(crate) type GenerationRecorder = dyn Fn(MembershipGeneration) -> BoxFuture<'static, Result<(), String>>;
 
 /// An append that is not yet part of a batch.
 pub(crate) struct AppendRequest<S: Seam> {
@@ -80,9 +80,9 @@ pub(crate) struct State<S: Seam> {
     /// Tasks that wait until no batch is being written.
     pub(crate) idle_waiters: Vec<Reply<()>>,
     /// The generation of the membership that every member in service holds durably.
-    pub(crate) durable_generation: StoreGeneration,
+    pub(crate) durable_generation: MembershipGeneration,
     /// The generation that the owner has recorded.
-    pub(crate) recorded_generation: StoreGeneration,
+    pub(crate) recorded_generation: MembershipGeneration,
     /// The reason why the owner could not record the newest generation.
     pub(crate) unrecorded_reason: Option<String>,
     /// The device that is becoming a log member: it gets every batch, but no acknowledgement relies on it yet.
