@@ -11,6 +11,7 @@ use std::task::{Poll, Waker};
 #[derive(Clone, Default)]
 pub struct AbortHandle(Rc<Inner>);
 
+/// The state that the clones of a handle share.
 #[derive(Default)]
 struct Inner {
     is_aborted: Cell<bool>,
@@ -21,10 +22,12 @@ struct Inner {
 /// An entry in the list of waiting tasks, until it is dropped.
 struct WaiterEntry<'a> {
     inner: &'a Inner,
+    /// Index of its waker in the list; `None` before the first wait.
     waker_index: Option<usize>,
 }
 
 impl WaiterEntry<'_> {
+    /// Stores the waker of the waiting task, over an earlier one of the same task.
     fn register(&mut self, waker: &Waker) {
         let mut waiting = self.inner.waiting.borrow_mut();
         let index = *self.waker_index.get_or_insert_with(|| {

@@ -61,6 +61,7 @@ pub struct Inspection<S: Seam> {
     /// The dirty blocks, in the order of their addresses.
     pub dirty_blocks: Vec<RecoveredRecord>,
     pub(crate) seam: S,
+    /// Devices that carry the log.
     log_devices: Vec<Device<S>>,
     segment_bytes: u64,
     /// Boot epoch and segment generation of each data block, by segment and block: they seed its checksum.
@@ -162,6 +163,7 @@ pub async fn inspect<S: Seam>(
     (devices, inspection)
 }
 
+/// The fields of a superblock that an inspection reports.
 fn summarize(superblock: &Superblock) -> SuperblockSummary {
     let own_entry = &superblock.members[superblock.member.index()];
     SuperblockSummary {
@@ -174,6 +176,8 @@ fn summarize(superblock: &Superblock) -> SuperblockSummary {
     }
 }
 
+/// Reads the log of these members, or salvages what is readable of it. `open_error` is the reason why the store would
+/// not open with these members.
 async fn inspect_members<S: Seam>(
     seam: &S,
     members: Members<S>,
@@ -243,16 +247,17 @@ impl<S: Seam> Inspection<S> {
         device.read_blocks(&self.seam, self.offset_of(first), run.len()).await.unwrap_or_default()
     }
 
-    /// True if this is the content of a dirty block, by its checksum.
+    /// True if the checksum of `block` shows that it is the content of the dirty block.
     pub(crate) fn is_intact(&self, dirty: &RecoveredRecord, block: &S::Block) -> bool {
         let position = dirty.position;
-        let Some((boot, first)) = self.batch_of_block.get(&(position.segment, position.block_index)) else {
+        let Some((boot_epoch, first)) = self.batch_of_block.get(&(position.segment, position.block_index)) else {
             return false;
         };
-        let seed = data_seed(dirty.address.volume_id, dirty.address.block, *boot, *first);
+        let seed = data_seed(dirty.address.volume_id, dirty.address.block, *boot_epoch, *first);
         seam::Block::checksum(block, seed) == position.checksum
     }
 
+    /// The byte offset of a dirty block on its device.
     fn offset_of(&self, dirty: &RecoveredRecord) -> u64 {
         block_offset(self.segment_bytes, dirty.position.segment, dirty.position.block_index)
     }

@@ -12,7 +12,7 @@ use crate::pages::PageReadError;
 use crate::read::{IndexedRequests, ReadRequest, byte_offset_of, checksum_seed, read_in_runs, read_order};
 use crate::record::Position;
 use crate::sabotage::Sabotage;
-use crate::slow::QueuedRequest;
+use crate::slow_detection::QueuedRequest;
 use crate::state::Inner;
 use crate::state::latency::RequestWork;
 

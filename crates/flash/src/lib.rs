@@ -9,8 +9,8 @@
 //! - `format/` and plain types: `number.rs`, `record.rs`, `device.rs`, `segments.rs` and others.
 //! - `page_map/`: the map of clean pages in memory.
 //! - `state/`: the state of the open store, and the requests to its devices.
-//! - Mechanisms, which are functions over this state: `membership.rs`, `slow.rs`, `read.rs`, `journal/`, `pages/`,
-//!   `members/`, `recovery/`, `commit.rs` and others.
+//! - Mechanisms, which are functions over this state: `membership.rs`, `slow_detection.rs`, `read.rs`, `journal/`,
+//!   `pages/`, `members/`, `recovery/`, `commit.rs` and others.
 //! - `store.rs` and `manifest.rs`: the interface.
 //!
 //! The rules that keep data safe, and the modules that uphold them:
@@ -27,10 +27,13 @@ mod create;
 mod device;
 mod error;
 pub mod format;
-mod hang;
+mod grace_join;
+mod hang_detection;
 mod inspect;
 mod journal;
 mod kept_reads;
+mod log_members;
+mod log_replay;
 mod manifest;
 mod member_disk;
 mod members;
@@ -41,17 +44,14 @@ mod pages;
 mod read;
 mod record;
 mod recovery;
-mod replay;
 mod retirement;
 mod sabotage;
 mod scrub;
 mod segments;
-mod slow;
+mod slow_detection;
 mod state;
 mod store;
-mod succession;
 mod superblocks;
-mod wait;
 
 pub use create::FormatOptions;
 pub use error::StoreError;
@@ -63,6 +63,7 @@ pub use inspect::{
 };
 pub use journal::load::MapLoadOutcome;
 pub use kept_reads::KeptResult;
+pub use log_replay::{ReplayError, ReplayStats};
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use member_disk::MemberDisk;
 pub use members::plan::JoinPlan;
@@ -78,7 +79,6 @@ pub use pages::{
 };
 pub use record::{BlockAddress, Content, Position, Record, RecoveredContent, RecoveredRecord};
 pub use recovery::OpenOptions;
-pub use replay::{ReplayError, ReplayStats};
 pub use sabotage::Sabotage;
 pub use segments::EXPIRY_MODULUS;
 pub use state::jobs::{JobKind, JobReport};

@@ -11,7 +11,7 @@ use crate::format::batch::data_seed;
 use crate::number::SegmentNo;
 use crate::record::{BlockAddress, Position};
 use crate::sabotage::Sabotage;
-use crate::slow::{QueuedRequest, read_measured};
+use crate::slow_detection::{QueuedRequest, read_measured};
 use crate::state::Inner;
 use crate::state::latency::RequestWork;
 use task_sync::{BoxFuture, join};

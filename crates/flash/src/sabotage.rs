@@ -1,4 +1,4 @@
-//! Faults on purpose, for tests of the checkers.
+//! Deliberate faults, which prove that the checkers of the tests can fail.
 
 /// A rule that the store violates on purpose, so that a test can show that its checker detects it.
 #[doc(hidden)]

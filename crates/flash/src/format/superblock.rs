@@ -21,14 +21,17 @@ pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 /// Exclusive bound of the membership generation: member entries store its low 32 bits.
 const GENERATION_MAX: u64 = 1 << 31;
 
+/// The first bytes of a superblock.
 const MAGIC: [u8; 8] = *b"HOTSETFL";
-const MEMBERS_AT: usize = 128;
+// Byte offsets of fields. Those before `EPOCH_AT` are literals in `encode` and `decode`.
 const EPOCH_AT: usize = 112;
+const MEMBERS_AT: usize = 128;
 const JOURNAL_AT: usize = 384;
 const OWNER_AT: usize = 400;
 const LIFE_AT: usize = 416;
 /// Offset at which a later format names the first release that reads it ([`Release::unpack`]); 0 in this format.
 const NEEDS_AT: usize = 424;
+/// Bytes of a member's entry.
 const MEMBER_BYTES: usize = 32;
 
 /// The state of a member.
@@ -256,7 +259,7 @@ impl Superblock {
         let member = MemberNo(get_u32(raw, 56));
         let journal_bytes = get_u64(raw, JOURNAL_AT + 8);
         let journal_end = journal_bytes.saturating_add(super::journal::JOURNAL_AT);
-        // The revision, boot epoch, tail, begin, and the journal's last commit.
+        // The revision, boot epoch, tail, first sequence number, and the journal's last commit.
         let counters = [48, 96, 104, 120, JOURNAL_AT].map(|at| get_u64(raw, at));
         let is_valid = (1..=MEMBERS_MAX).contains(&count)
             && member.index() < count

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::format::journal::Record;
+use crate::format::journal::JournalRecord;
 use crate::number::{BlockNo, CompletionNo};
 
 /// Blocks of a region, the unit of the write-intent log: 4 MiB.
@@ -13,8 +13,8 @@ pub const REGION_BLOCKS: u64 = 1024;
 
 /// Maximum number of dirty regions.
 pub const DIRTY_REGIONS_MAX: usize = 256;
-/// From this number of dirty regions on, settled ones are cleared without waiting for idleness.
-pub const DIRTY_REGIONS_MANY: usize = 192;
+/// From this number of dirty regions on, settled ones are cleared without waiting until the store is idle.
+pub const DIRTY_REGIONS_HIGH_WATERMARK: usize = 192;
 
 /// A volume's number and a region of it.
 pub type Region = (u16, u64);
@@ -35,11 +35,12 @@ struct DirtyRegion {
     writes_in_flight: u32,
     /// The last completion that is not covered by a flush of the backing.
     unflushed: Option<CompletionNo>,
-    /// The value of [`DirtyRegions::clock`] at the region's last write.
+    /// The value of [`DirtyRegions::write_count`] at the region's last write.
     last_write_count: u64,
 }
 
 impl DirtyRegion {
+    /// True when all its writes have ended and a flush of the backing covers them.
     fn is_settled(&self) -> bool {
         self.is_durable && self.writes_in_flight == 0 && self.unflushed.is_none()
     }
@@ -70,14 +71,14 @@ impl DirtyRegions {
     }
 
     /// Begins a write to a region. Returns the number of its dirty period, and a record if the region was clean.
-    pub fn begin_write(&mut self, region: Region) -> (u64, Option<Record>) {
+    pub fn begin_write(&mut self, region: Region) -> (u64, Option<JournalRecord>) {
         self.write_count += 1;
         let new = !self.regions.contains_key(&region);
         let dirty =
             self.regions.entry(region).or_insert(DirtyRegion { period: self.write_count, ..DirtyRegion::default() });
         dirty.writes_in_flight += 1;
         dirty.last_write_count = self.write_count;
-        let record = Record::DirtyRegion { volume_number: region.0, region: region.1, is_dirty: true };
+        let record = JournalRecord::DirtyRegion { volume_number: region.0, region: region.1, is_dirty: true };
         (dirty.period, new.then_some(record))
     }
 
@@ -139,9 +140,9 @@ impl DirtyRegions {
     }
 
     /// Clears a region. Returns the record of the change.
-    pub fn clear(&mut self, region: Region) -> Record {
+    pub fn clear(&mut self, region: Region) -> JournalRecord {
         self.regions.remove(&region);
-        Record::DirtyRegion { volume_number: region.0, region: region.1, is_dirty: false }
+        JournalRecord::DirtyRegion { volume_number: region.0, region: region.1, is_dirty: false }
     }
 
     /// Drops the regions of a removed volume.

@@ -28,7 +28,7 @@ use std::rc::Rc;
 use seam::{Block, Seam};
 
 use crate::error::StoreError;
-use crate::format::journal::Record;
+use crate::format::journal::JournalRecord;
 use crate::journal::{load, schedule_commit, wait_durable};
 use crate::number::{BlockNo, CompletionNo, MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::page_map::dirty_regions::REGION_BLOCKS;
@@ -93,7 +93,7 @@ impl<S: Seam> Pages<S> {
             }
             state.dirty_regions.remove_volume(number);
             state.recent_writes.remove_volume(number);
-            state.journal.pending_records.push(Record::VolumeGone { number });
+            state.journal.pending_records.push(JournalRecord::VolumeRemoved { number });
             state.record_removed_slots();
         }
         if wait_durable(&self.0).await {
@@ -297,7 +297,7 @@ impl<S: Seam> VolumePages<S> {
             if !state.is_ready() {
                 return;
             }
-            let Some(number) = state.number_of(self.volume_id) else { return };
+            let Some(number) = state.get_or_assign_number(self.volume_id) else { return };
             state.recent_writes.push(number, block, content.checksum(0));
         }
         schedule_commit(&self.inner);
@@ -322,7 +322,7 @@ impl<S: Seam> VolumePages<S> {
             if !state.is_ready() {
                 return;
             }
-            let Some(number) = state.number_of(self.volume_id) else { return };
+            let Some(number) = state.get_or_assign_number(self.volume_id) else { return };
             if state.recent_writes.proven(number).iter().any(|(recent, _)| *recent == block) {
                 return;
             }
@@ -331,7 +331,7 @@ impl<S: Seam> VolumePages<S> {
         schedule_commit(&self.inner);
     }
 
-    /// Clears the regions that are settled, once no write has begun for some seconds.
+    /// Clears the settled regions once no write has begun for some seconds.
     pub fn schedule_clearing(&self) {
         write_intent::schedule_clearing(&self.inner);
     }

@@ -27,10 +27,11 @@ use crate::error::StoreError;
 use crate::format::journal::JOURNAL_AT;
 use crate::format::superblock::{MemberState, Ownership, Superblock};
 use crate::format::{Uuid, newer_metadata};
-use crate::hang::start_watch;
+use crate::hang_detection::start_watch;
+use crate::log_members::members_without_pages;
 use crate::member_disk::MemberDisk;
 use crate::members::start_take_over;
-use crate::membership::{Failure, SPARE_BUFFERS, failures_of, remove_members, write_superblocks};
+use crate::membership::{MemberFailure, SPARE_BUFFERS, failures_of, remove_members, write_superblocks};
 use crate::number::{MembershipGeneration, SegmentNo, Sequence};
 use crate::page_map::PageState;
 use crate::record::{LostBlocks, RecoveredRecord};
@@ -41,7 +42,6 @@ use crate::state::members::{MemberReport, MemberStatus, report};
 use crate::state::retirements::Retirements;
 use crate::state::scrub::Scrub;
 use crate::state::{BackgroundTasks, Inner, State};
-use crate::succession::members_without_pages;
 use chain::LogChain;
 use members::Members;
 use task_sync::{BoxFuture, TaskMutex, join};
@@ -127,7 +127,7 @@ async fn refuse_newer_map<S: Seam>(seam: &S, devices: &[Device<S>], superblock: 
 }
 
 /// Flushes these devices. Returns the failed ones.
-async fn flush_devices<S: Seam>(devices: &[Device<S>]) -> Vec<Failure> {
+async fn flush_devices<S: Seam>(devices: &[Device<S>]) -> Vec<MemberFailure> {
     let flushes = devices.iter().map(|device| {
         let flush: BoxFuture<'_, DiskResult<()>> = Box::pin(device.disk.flush());
         flush
@@ -136,12 +136,13 @@ async fn flush_devices<S: Seam>(devices: &[Device<S>]) -> Vec<Failure> {
 }
 
 /// The devices without the failed ones.
-fn devices_without<S: Seam>(devices: &[Device<S>], failures: &[Failure]) -> Vec<Device<S>> {
+fn devices_without<S: Seam>(devices: &[Device<S>], failures: &[MemberFailure]) -> Vec<Device<S>> {
     let serves = |device: &&Device<S>| !failures.iter().any(|(member, _)| *member == device.member);
     devices.iter().filter(serves).cloned().collect()
 }
 
-fn failures_text(failures: &[Failure]) -> String {
+/// The failed members and their errors, for the administrator.
+fn failures_text(failures: &[MemberFailure]) -> String {
     let each: Vec<_> = failures.iter().map(|(member, error)| format!("number {member}: {error}")).collect();
     each.join(", ")
 }
@@ -200,13 +201,13 @@ fn build_inner<S: Seam>(
     };
     let mut pages = PageState::new(&state.superblock, chain.page_segment_generations.clone());
     pages.closed_members = members_without_pages(&state);
-    Rc::new_cyclic(|me| Inner {
+    Rc::new_cyclic(|self_ref| Inner {
         seam: seam.clone(),
         state: RefCell::new(state),
         pages: RefCell::new(pages),
         batch_lock: TaskMutex::default(),
         superblock_lock: TaskMutex::default(),
-        self_ref: me.clone(),
+        self_ref: self_ref.clone(),
         sabotage,
         in_flight_requests: Default::default(),
         tasks: BackgroundTasks { watch_members: start_watch, take_over: start_take_over },

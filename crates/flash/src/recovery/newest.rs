@@ -97,7 +97,7 @@ impl LogRecords {
             }
             is_same_block
         });
-        let mut zeroes = Zeroes { batches: &batches, records: Vec::new() };
+        let mut zeroes = ZeroRanges { batches: &batches, records: Vec::new() };
         let mut ranges = ranges.into_iter();
         let mut next_range = ranges.next();
         records.retain_mut(|record| {
@@ -139,12 +139,12 @@ impl LogRecords {
 }
 
 /// The ranges of zeroes that recovery returns.
-struct Zeroes<'a> {
+struct ZeroRanges<'a> {
     batches: &'a [(SegmentNo, u32)],
     records: Vec<RecoveredRecord>,
 }
 
-impl Zeroes<'_> {
+impl ZeroRanges<'_> {
     /// Adds a range, or the part of it that no newer record replaced. A tombstone leaves no record.
     fn add_range(&mut self, address: BlockAddress, range: RangeRecord) {
         let RangeRecord { block_count: blocks, epoch, may_unmap, position: at } = range;

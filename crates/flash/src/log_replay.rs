@@ -1,5 +1,5 @@
-//! Destage of a volume's dirty data from a store whose owner is gone: the newest records go to the backing of the
-//! volume. The store is only read, so the replay can be interrupted at any point and repeated.
+//! Destage of a volume's dirty data from a store whose owner has failed: the newest records are written to the volume's
+//! backing. The store is only read, so the replay can be interrupted at any point and repeated.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub struct ReplayStats {
     pub zero_blocks: u64,
 }
 
-/// Why the backing may still lack dirty data.
+/// The reason why a replay failed: the backing may still lack dirty data.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
     /// The log is incomplete or damaged: it does not say which data is the newest. Nothing was written.
@@ -79,6 +79,7 @@ impl<S: Seam> Inspection<S> {
         Err(ReplayError::Backing(DiskError::Io("it keeps reconnecting before its writes are flushed".to_owned())))
     }
 
+    /// Writes the content of these records to the backing, adjacent blocks in one request.
     async fn replay_chunk(
         &self,
         records: &[&RecoveredRecord],
@@ -147,8 +148,9 @@ impl<S: Seam> Inspection<S> {
     }
 }
 
+/// Writes adjacent blocks to the backing, from block `first` on.
 async fn write_run<S: Seam>(backing: &impl Disk<S>, first: BlockNo, run: Vec<S::Block>) -> Result<(), DiskError> {
-    // The last block of a backing may be cut.
+    // The last block ends with the backing, whose size need not be a multiple of the block size.
     let size_bytes = backing.geometry().size_bytes;
     let cut = |(offset, block): (u64, S::Block)| match size_bytes - offset {
         left if left < seam::BLOCK_BYTES as u64 => Piece::new(block, 0, left as usize),
@@ -167,6 +169,7 @@ struct ZeroRange {
 }
 
 impl ZeroRange {
+    /// Zeroes the range on the backing: by a zero request, or by writes of zeroes if the backing does not support it.
     async fn write<S: Seam>(&self, seam: &S, backing: &impl Disk<S>) -> Result<(), DiskError> {
         let at = self.first.offset();
         let end = self.first.plus(self.blocks).offset().min(backing.geometry().size_bytes);
