@@ -175,7 +175,7 @@ async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<AppendRequest<S>>) {
     match result {
         Ok(()) => {
             let recorded = record_generation(inner).await;
-            apply_commit(inner, &header, checksum);
+            advance_past_batch(inner, &header, checksum);
             acknowledge(inner, &header, &requests, recorded.err());
         }
         Err(error) => requests.into_iter().for_each(|request| request.reply.send(Err(error.clone()))),
@@ -304,7 +304,7 @@ fn mirror_timeout_error<T>() -> DiskResult<T> {
 }
 
 /// Advances the log past a batch that is durable.
-fn apply_commit<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) {
+fn advance_past_batch<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) {
     let mut state = inner.state.borrow_mut();
     state.next_sequence = header.sequence.next();
     state.last_header_checksum = checksum;

@@ -10,7 +10,7 @@
 //! with the log is never removed.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use seam::{Disk, DiskError, Nanos, Seam};
 
@@ -57,11 +57,11 @@ pub fn start_watch<S: Seam>(inner: &Inner<S>) {
 }
 
 /// Checks the members while requests are in flight.
-async fn watch<S: Seam>(seam: S, store: std::rc::Weak<Inner<S>>) {
+async fn watch<S: Seam>(seam: S, weak: Weak<Inner<S>>) {
     let mut oldest_requests = OldestRequests::default();
     loop {
         seam.sleep(CHECK_INTERVAL).await;
-        let Some(inner) = store.upgrade() else { return };
+        let Some(inner) = weak.upgrade() else { return };
         if inner.in_flight_requests.end_watch_if_idle() {
             return;
         }

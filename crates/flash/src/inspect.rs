@@ -10,7 +10,7 @@ use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::data_seed;
 use crate::format::superblock::{
-    MemberState, Ownership, Role, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, has_magic,
+    MemberEntry, MemberState, Ownership, Role, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, has_magic,
 };
 use crate::member_disk::MemberDisk;
 use crate::number::{BootEpoch, MemberNo, MembershipGeneration, SegmentNo, Sequence};
@@ -186,7 +186,7 @@ async fn inspect_members<S: Seam>(
 ) -> Inspection<S> {
     let superblock = members.superblock;
     let log: Vec<_> = members.devices.into_iter().filter(|device| superblock.carries_log(device.member)).collect();
-    let is_newly_lost = |entry: &crate::format::superblock::MemberEntry| {
+    let is_newly_lost = |entry: &MemberEntry| {
         entry.state == MemberState::Lost
             && entry.role == Role::Log
             && entry.since_generation == superblock.generation.low_bits()

@@ -1,6 +1,7 @@
 //! Scrub: finds silent damage before a second failure makes it fatal. It reads every copy of the log's blocks at
 //! a bounded rate and checks them. A bad copy is replaced by a good one, as in a read. Without a rate the scrub is off.
 
+use std::ops::Range;
 use std::rc::{Rc, Weak};
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Nanos, Piece, Seam};
@@ -91,7 +92,7 @@ async fn verify_run<S: Seam>(
     inner: &Rc<Inner<S>>,
     number: SegmentNo,
     segment: &Segment,
-    range: std::ops::Range<u32>,
+    range: Range<u32>,
     verifier: &mut SegmentVerifier,
 ) -> Option<(u32, u64)> {
     let devices = inner.log_devices();

@@ -48,7 +48,7 @@ pub enum JournalRecord {
         /// Mask of the valid blocks.
         valid_mask: u16,
         /// Number of writes of each block in this generation.
-        writes: WriteCounts,
+        write_counts: WriteCounts,
         /// The slot's generation.
         generation: u16,
     },
@@ -141,7 +141,7 @@ impl JournalRecord {
                 volume_number: volume,
                 page,
                 valid_mask: valid,
-                writes,
+                write_counts,
                 generation,
             } => {
                 put(0, &[KIND_SLOT, member.0 as u8]);
@@ -150,7 +150,7 @@ impl JournalRecord {
                 put(8, &page.0.to_le_bytes()[..6]);
                 put(14, &volume.to_le_bytes());
                 put(16, &valid.to_le_bytes());
-                (0..3).for_each(|bit| put(18 + 2 * bit, &writes.0[bit].to_le_bytes()));
+                (0..3).for_each(|bit| put(18 + 2 * bit, &write_counts.0[bit].to_le_bytes()));
             }
             JournalRecord::Free { member, slot, generation } => {
                 put(0, &[KIND_FREE, member.0 as u8]);
@@ -220,7 +220,7 @@ impl JournalRecord {
                 volume_number: u16_at(14),
                 page: PageNo(u64_at(8) & ((1 << 48) - 1)),
                 valid_mask: u16_at(16),
-                writes: WriteCounts([u16_at(18), u16_at(20), u16_at(22)]),
+                write_counts: WriteCounts([u16_at(18), u16_at(20), u16_at(22)]),
                 generation: u16_at(2),
             },
             KIND_FREE => JournalRecord::Free { member, slot: u32_at(4), generation: u16_at(2) },
@@ -339,7 +339,7 @@ mod tests {
             volume_number: 9,
             page: PageNo((1 << 48) - 1),
             valid_mask: 0x8001,
-            writes: WriteCounts([0xff01, 0x8000, 1]),
+            write_counts: WriteCounts([0xff01, 0x8000, 1]),
             generation: 65_535,
         };
         vec![

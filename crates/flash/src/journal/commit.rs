@@ -230,7 +230,7 @@ pub(super) fn build_slot_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> 
         volume_number: volume,
         page,
         valid_mask: state.table.valid_mask(slot),
-        writes: state.table.write_counts(slot),
+        write_counts: state.table.write_counts(slot),
         generation: state.table.generation(slot),
     }
 }

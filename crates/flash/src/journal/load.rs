@@ -9,14 +9,14 @@ use seam::{Block, BlockMut, Piece, Seam};
 
 use super::map_replay::MapReplay;
 use super::{SPARE_BUFFERS, start_commit, wait_durable};
-use crate::device::{Device, raw};
+use crate::device::{Device, block_offset, raw};
 use crate::format::Raw;
 use crate::format::journal::{JournalHeader, JournalRecord};
 use crate::format::page::PageSegmentHeader;
 use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, MemberSegment, SegmentNo};
 use crate::page_map::dirty_regions::{Region, blocks_of};
 use crate::page_map::journal::JournalHead;
-use crate::page_map::table::{SEALED, SUSPECT, SlotPhase};
+use crate::page_map::table::{SEALED, SUSPECT, SlotPhase, SlotTable};
 use crate::page_map::{DropRecord, MapPhase, PageState};
 use crate::sabotage::Sabotage;
 use crate::state::Inner;
@@ -285,7 +285,7 @@ async fn read_segment_generations<S: Seam>(inner: &Inner<S>, replay: &MapReplay)
     for device in inner.in_service() {
         let segments = replay.frames.range((device.member, SegmentNo(0))..=(device.member, SegmentNo::MAX));
         for (key, _) in segments.filter(|(key, _)| !generations.contains_key(key)).collect::<Vec<_>>() {
-            let at = crate::device::block_offset(segment_bytes, key.1, 0);
+            let at = block_offset(segment_bytes, key.1, 0);
             let Some(raw) = read_block(inner, &device, at).await else { continue };
             let header = PageSegmentHeader::decode(&raw).filter(|header| header.store == store);
             if let Some(header) = header.filter(|header| (header.member, header.segment) == *key) {
@@ -299,7 +299,7 @@ async fn read_segment_generations<S: Seam>(inner: &Inner<S>, replay: &MapReplay)
 /// Makes the map that was read the store's map, without the parts that cannot be valid: pages of lost members, and
 /// segments that the log has reused.
 fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTreeMap<MemberSegment, u64>) {
-    let store = inner.state.borrow();
+    let store_state = inner.state.borrow();
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
     let replay = &mut half.replay;
@@ -308,10 +308,10 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
         .keys()
         .map(|(member, _)| *member)
         .filter(|member| {
-            let entry = store.superblock.members.get(member.index());
+            let entry = store_state.superblock.members.get(member.index());
             let is_same_device = entry.is_some_and(|entry| replay.members.get(member) == Some(&entry.uuid));
             // The log is being copied to a closed member.
-            !is_same_device || !store.superblock.serves(*member) || state.closed_members.contains(member)
+            !is_same_device || !store_state.superblock.serves(*member) || state.closed_members.contains(member)
         })
         .collect();
     for member in lost_members {
@@ -320,11 +320,11 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
     }
     state.journal.pending_records.dedup();
     let mut has_dropped = !state.journal.pending_records.is_empty();
-    let log_segments = store.superblock.log_segments();
+    let log_segments = store_state.superblock.log_segments();
     for ((member, segment), frame) in replay.frames.clone() {
-        let is_usable = !store.superblock.carries_log(member)
+        let is_usable = !store_state.superblock.carries_log(member)
             || !log_segments.contains(&segment)
-            || store.segments.lent_segments().contains(&segment);
+            || store_state.segments.lent_segments().contains(&segment);
         if !is_usable || generations.get(&(member, segment)) != Some(&replay.table.frame(frame).segment_generation) {
             replay.free_segment(member, segment);
             state.journal.pending_records.push(JournalRecord::FreeSegment { member, segment });
@@ -335,12 +335,12 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
         // The map on the devices lists these slots until the next commit.
         state.record_removed_slots();
     }
-    drop(store);
+    drop(store_state);
     if state.phase != MapPhase::Loading {
         // The map was abandoned meanwhile.
         return;
     }
-    state.table = std::mem::replace(&mut replay.table, crate::page_map::table::SlotTable::new(0, 0));
+    state.table = std::mem::replace(&mut replay.table, SlotTable::new(0, 0));
     state.volumes = std::mem::take(&mut replay.volumes);
     state.volume_numbers = state.volumes.iter().map(|(number, volume_id)| (*volume_id, *number)).collect();
     state.table.drop_orphans(&state.volumes);

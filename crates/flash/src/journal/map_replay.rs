@@ -65,11 +65,11 @@ impl MapReplay {
                 volume_number: volume,
                 page,
                 valid_mask: valid,
-                writes,
+                write_counts,
                 generation,
             } => {
                 if let Some(slot) = self.slot_of_member(member, slot) {
-                    self.table.restore(slot, Some((key_of(volume, page), valid, writes)), generation);
+                    self.table.restore(slot, Some((key_of(volume, page), valid, write_counts)), generation);
                 }
             }
             JournalRecord::Free { member, slot, generation } => {

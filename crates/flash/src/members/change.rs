@@ -1,4 +1,4 @@
-//! One change of the members: its checks, the preparation of a joining device, and the switch.
+//! A change of the members: its checks, the preparation of a joining device, and the switch.
 
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ use crate::superblocks::{has_diverged, read_superblock};
 const ERASE_BLOCKS: usize = 64;
 
 /// A joining device with its role, a leaving member, or both.
-pub struct Change<S: Seam> {
+pub struct MembershipChange<S: Seam> {
     /// The joining device and its role.
     pub joining: Option<(Device<S>, Role)>,
     /// The leaving member.
@@ -120,9 +120,12 @@ fn free_number(members: &[MemberEntry]) -> Result<MemberNo, StoreError> {
 
 /// Applies the change: resyncs a joining log member, then switches the members between two batches. Returns the number
 /// of the joining device, otherwise of the leaving member.
-pub async fn apply_change<S: Seam>(running: &RunningJob<S>, change: Change<S>) -> Result<MemberNo, StoreError> {
+pub async fn apply_change<S: Seam>(
+    running: &RunningJob<S>,
+    change: MembershipChange<S>,
+) -> Result<MemberNo, StoreError> {
     let inner = &running.inner;
-    let Change { joining, leaving, copies_min } = change;
+    let MembershipChange { joining, leaving, copies_min } = change;
     // The joining device accepts no pages until the switch has ended: then its log segments no longer look free.
     let mut _closed_member_guard = None;
     if let Some((device, role)) = &joining {

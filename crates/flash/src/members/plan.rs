@@ -10,7 +10,7 @@ use crate::log_members::{log_copies, log_placement};
 use crate::number::MemberNo;
 use crate::pages::SlotRoom;
 use crate::pages::relocate::{has_pages, pages_without_room};
-use crate::pages::segment_lending::{MemberChange, slot_room};
+use crate::pages::segment_lending::{PlannedChange, slot_room};
 use crate::state::Inner;
 
 /// The role of a device that is added.
@@ -65,7 +65,7 @@ pub fn plan_join<S: Seam>(
         is_map_loaded: state.is_ready(),
         kept_pages,
         dropped_pages,
-        room_before: slot_room(inner, &state, MemberChange::default()),
-        room_after: slot_room(inner, &state, MemberChange { leaving: replaced, joining }),
+        room_before: slot_room(inner, &state, PlannedChange::default()),
+        room_after: slot_room(inner, &state, PlannedChange { leaving: replaced, joining }),
     })
 }

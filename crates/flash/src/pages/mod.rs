@@ -36,7 +36,7 @@ use crate::page_map::quota::PageQuota;
 use crate::page_map::table::{self, ADDING, SUSPECT, SlotPhase};
 use crate::page_map::{ALL_BLOCKS, DropRecord, MapPhase, PageTrust};
 use crate::state::Inner;
-use segment_lending::MemberChange;
+use segment_lending::PlannedChange;
 
 pub use api::{PageReadError, PageUsage, PagesStats, PutError, WriteIntent};
 pub use quota::QuotaError;
@@ -145,7 +145,7 @@ impl<S: Seam> Pages<S> {
         let state = self.0.pages.borrow();
         let table = &state.table;
         let counts = table.counts();
-        let room = segment_lending::slot_room(&self.0, &state, MemberChange::default());
+        let room = segment_lending::slot_room(&self.0, &state, PlannedChange::default());
         PagesStats {
             pages: counts.pages,
             valid_blocks: counts.valid_blocks,
@@ -407,7 +407,7 @@ impl<S: Seam> VolumePages<S> {
         number.is_some_and(|number| state.recent_writes.has_recorded_content(*number))
     }
 
-    /// Number of recent writes that can prove the backing at the next opening: like
+    /// Number of recent writes by which the next opening can recognise the backing as unchanged: like
     /// [`VolumePages::nonzero_recent_writes`], without those in regions that a close leaves dirty, which the next
     /// opening does not trust.
     pub fn provable_recent_writes(&self) -> usize {

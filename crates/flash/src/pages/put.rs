@@ -143,11 +143,11 @@ fn begin_put<S: Seam>(
         state.table.set_flag(slot, ADDING, true);
         state.table.add_writes(slot, to_write);
         state.pending_puts.insert(slot, to_write);
-        let (place, writes) = (state.table.place(slot), state.table.write_counts(slot));
+        let (place, write_counts) = (state.table.place(slot), state.table.write_counts(slot));
         return Ok(Some(Put {
             slot,
             place,
-            write_counts: writes,
+            write_counts,
             blocks_to_write: to_write,
             unchanged_blocks: valid,
             old_slot: None,
@@ -169,8 +169,8 @@ fn begin_put<S: Seam>(
     let copied = old_slot.as_ref().map_or(0, |old| old.copied_blocks);
     state.table.add_writes(slot, to_write | copied);
     state.pending_puts.insert(slot, to_write | copied);
-    let (place, writes) = (state.table.place(slot), state.table.write_counts(slot));
-    Ok(Some(Put { slot, place, write_counts: writes, blocks_to_write: to_write, unchanged_blocks: 0, old_slot }))
+    let (place, write_counts) = (state.table.place(slot), state.table.write_counts(slot));
+    Ok(Some(Put { slot, place, write_counts, blocks_to_write: to_write, unchanged_blocks: 0, old_slot }))
 }
 
 /// True if these blocks can be added to the page in its slot: the slot accepts blocks, none of them has used up its

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use super::put::{Content, OldSlot, Put, write_and_insert};
-use super::segment_lending::{self, ClosedMemberGuard, MemberChange};
+use super::segment_lending::{self, ClosedMemberGuard, PlannedChange};
 use super::{evict, read};
 use crate::error::StoreError;
 use crate::format::journal::JournalRecord;
@@ -39,7 +39,7 @@ pub fn has_pages<S: Seam>(inner: &Inner<S>, member: MemberNo) -> bool {
 /// Pages on `member` that find no room on the others, and on a `joining` device of this role and number of segments.
 pub fn pages_without_room<S: Seam>(inner: &Inner<S>, member: MemberNo, joining: Option<(Role, u32)>) -> u64 {
     let state = inner.pages.borrow();
-    let change = MemberChange { leaving: Some(member), joining };
+    let change = PlannedChange { leaving: Some(member), joining };
     let room = segment_lending::slot_room(inner, &state, change).usable_slots();
     state.table.counts().pages.saturating_sub(room).min(state.table.pages_on(member))
 }
@@ -237,11 +237,11 @@ fn begin_move<S: Seam>(state: &mut PageState<S>, slot: SlotId) -> Option<Move> {
     state.table.add_writes(copy, valid);
     (0..uses).for_each(|_| state.table.touch(copy));
     state.pending_puts.insert(copy, valid);
-    let (place, writes) = (state.table.place(copy), state.table.write_counts(copy));
+    let (place, write_counts) = (state.table.place(copy), state.table.write_counts(copy));
     // From now on the log waits for this write before it reclaims the segment.
     state.begin_writing((place.member, place.segment));
     let old_slot = Some(OldSlot { slot, place: old_place, copied_blocks: 0 });
-    let put = Put { slot: copy, place, write_counts: writes, blocks_to_write: valid, unchanged_blocks: 0, old_slot };
+    let put = Put { slot: copy, place, write_counts, blocks_to_write: valid, unchanged_blocks: 0, old_slot };
     Some(Move { volume_id: state.volumes[&number], page, put })
 }
 

@@ -57,9 +57,9 @@ impl SlotRoom {
     }
 }
 
-/// A change of the members after which the room is determined; the default is no change.
+/// A possible change of the members, for which the room is computed; the default is no change.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct MemberChange {
+pub struct PlannedChange {
     /// The member that leaves.
     pub leaving: Option<MemberNo>,
     /// Role and segments of a device that joins.
@@ -67,22 +67,22 @@ pub struct MemberChange {
 }
 
 /// The number of free segments that the log keeps for itself.
-fn reserve_segments<S: Seam>(store: &State<S>) -> usize {
-    reserve_of_shared(store, store.superblock.log_segment_count - store.superblock.journal_segments())
+fn reserve_segments<S: Seam>(store_state: &State<S>) -> usize {
+    reserve_of_shared(store_state, store_state.superblock.log_segment_count - store_state.superblock.journal_segments())
 }
 
 /// As [`reserve_segments`], if the log and the pages share this number of segments.
-fn reserve_of_shared<S: Seam>(store: &State<S>, shared_segments: u32) -> usize {
-    store.segments.tombstone_reserve_segments()
+fn reserve_of_shared<S: Seam>(store_state: &State<S>, shared_segments: u32) -> usize {
+    store_state.segments.tombstone_reserve_segments()
         + (shared_segments as usize / RESERVE_SEGMENTS_DIVISOR).max(RESERVE_SEGMENTS_MIN)
 }
 
 /// Up to `count` segments that can hold pages now. On log members these are lent segments and segments past the end of
 /// the log, on other members all segments.
-fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: usize) -> Vec<MemberSegment> {
+fn available_segments<S: Seam>(store_state: &State<S>, state: &PageState<S>, count: usize) -> Vec<MemberSegment> {
     let in_use: BTreeSet<MemberSegment> =
         state.table.frames().map(|(_, frame)| (frame.member, frame.segment)).collect();
-    let superblock = &store.superblock;
+    let superblock = &store_state.superblock;
     let log_segments = superblock.log_segments();
     let mut available = Vec::new();
     for (member, entry) in superblock.numbered_members().filter(|(member, _)| superblock.serves(*member)) {
@@ -92,7 +92,7 @@ fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: us
         let is_log = entry.role == Role::Log;
         // A segment that was lent before a smaller device joined the log is past the end of the log now.
         let is_lent = |number: &SegmentNo| *number < log_segments.end && state.reclaim_target != Some(*number);
-        let lent = store.segments.lent_segments().iter().copied().filter(|number| is_log && is_lent(number));
+        let lent = store_state.segments.lent_segments().iter().copied().filter(|number| is_log && is_lent(number));
         let end = SegmentNo(entry.segment_count);
         let page_only_segments =
             if is_log { log_segments.end..end.max(log_segments.end) } else { log_segments.start..end };
@@ -106,25 +106,25 @@ fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: us
 
 /// Maximum number of slots while the log needs no more than its reserve.
 pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> usize {
-    slot_room(inner, state, MemberChange::default()).usable_slots() as usize
+    slot_room(inner, state, PlannedChange::default()).usable_slots() as usize
 }
 
 /// The room for pages after a change of the members.
-pub fn slot_room<S: Seam>(inner: &Inner<S>, state: &PageState<S>, change: MemberChange) -> SlotRoom {
-    let store = inner.state.borrow();
-    let superblock = &store.superblock;
-    let MemberChange { leaving, joining } = change;
+pub fn slot_room<S: Seam>(inner: &Inner<S>, state: &PageState<S>, change: PlannedChange) -> SlotRoom {
+    let store_state = inner.state.borrow();
+    let superblock = &store_state.superblock;
+    let PlannedChange { leaving, joining } = change;
     // The smallest log member determines the end of the log on all of them.
     let joining_log = joining.filter(|(role, _)| *role == Role::Log).map(|(_, segments)| segments);
     let log_end =
         joining_log.map_or(superblock.log_segment_count, |segments| segments.min(superblock.log_segment_count));
     let shared_segments = log_end.saturating_sub(superblock.journal_segments());
-    let lendable = shared_segments.saturating_sub(reserve_of_shared(&store, shared_segments) as u32);
+    let lendable = shared_segments.saturating_sub(reserve_of_shared(&store_state, shared_segments) as u32);
     let page_segments = |(role, segments): (Role, u32)| match role {
         Role::Log => u64::from(lendable) + u64::from(segments.saturating_sub(log_end)),
         Role::Pages => u64::from(segments.saturating_sub(superblock.journal_segments())),
     };
-    let without_pages = members_without_pages(&store);
+    let without_pages = members_without_pages(&store_state);
     let stays =
         |member: MemberNo| superblock.serves(member) && leaving != Some(member) && !without_pages.contains(&member);
     let staying = superblock.numbered_members().filter(|(member, _)| stays(*member));
@@ -137,34 +137,39 @@ pub fn slot_room<S: Seam>(inner: &Inner<S>, state: &PageState<S>, change: Member
 
 /// True when another segment can hold pages.
 pub fn can_grow<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> bool {
-    let store = inner.state.borrow();
+    let store_state = inner.state.borrow();
     let fits = state.table.slot_count() + state.table.slots_per_frame() as usize <= state.journal.slots_max();
-    fits && (store.segments.writable_count() > reserve_segments(&store)
-        || !available_segments(&store, state, 1).is_empty())
+    fits && (store_state.segments.writable_count() > reserve_segments(&store_state)
+        || !available_segments(&store_state, state, 1).is_empty())
 }
 
 /// Adds a segment to the page cache. A segment lent by the log is added on both log members.
 pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
     let (segments, store, segment_bytes, boot_epoch) = {
-        let mut store = inner.state.borrow_mut();
+        let mut store_state = inner.state.borrow_mut();
         let state = inner.pages.borrow();
-        let mut segments = available_segments(&store, &state, 2);
+        let mut segments = available_segments(&store_state, &state, 2);
         if segments.is_empty() {
-            let keep = reserve_segments(&store);
-            let Some(number) = store.segments.lend(keep) else { return };
-            let members = store.superblock.numbered_members();
-            let log = members.filter(|(member, _)| store.superblock.carries_log(*member));
+            let keep = reserve_segments(&store_state);
+            let Some(number) = store_state.segments.lend(keep) else { return };
+            let members = store_state.superblock.numbered_members();
+            let log = members.filter(|(member, _)| store_state.superblock.carries_log(*member));
             let with_room = log.filter(|(_, entry)| number < SegmentNo(entry.segment_count));
             segments.extend(with_room.map(|(member, _)| (member, number)));
         }
-        (segments, store.superblock.store, store.superblock.segment_bytes, store.superblock.boot_epoch)
+        (
+            segments,
+            store_state.superblock.store,
+            store_state.superblock.segment_bytes,
+            store_state.superblock.boot_epoch,
+        )
     };
     for (member, segment) in segments {
         let Some(device) = inner.in_service().into_iter().find(|device| device.member == member) else { continue };
         let segment_generation = {
-            let store = inner.state.borrow();
+            let store_state = inner.state.borrow();
             let mut state = inner.pages.borrow_mut();
-            if !may_hold_pages(&store, &state, member, segment) {
+            if !may_hold_pages(&store_state, &state, member, segment) {
                 continue;
             }
             state.segment_generations.issued_count += 1;
@@ -203,21 +208,21 @@ async fn write_header<S: Seam>(
 }
 
 /// True when a segment may hold pages: the log has not reclaimed it meanwhile.
-fn may_hold_pages<S: Seam>(store: &State<S>, state: &PageState<S>, member: MemberNo, segment: SegmentNo) -> bool {
-    let is_shared = store.superblock.carries_log(member) && segment < store.superblock.log_segments().end;
-    let is_lent = store.segments.lent_segments().contains(&segment) && state.reclaim_target != Some(segment);
-    let is_open = state.is_ready() && store.superblock.serves(member) && state.vacated_member != Some(member);
+fn may_hold_pages<S: Seam>(store_state: &State<S>, state: &PageState<S>, member: MemberNo, segment: SegmentNo) -> bool {
+    let is_shared = store_state.superblock.carries_log(member) && segment < store_state.superblock.log_segments().end;
+    let is_lent = store_state.segments.lent_segments().contains(&segment) && state.reclaim_target != Some(segment);
+    let is_open = state.is_ready() && store_state.superblock.serves(member) && state.vacated_member != Some(member);
     is_open && (is_lent || !is_shared)
 }
 
 /// Adds the slots of a segment whose header is written, unless the log has reclaimed the segment meanwhile.
 fn add_frame<S: Seam>(inner: &Inner<S>, member: MemberNo, segment: SegmentNo, segment_generation: u64) {
-    let store = inner.state.borrow();
+    let store_state = inner.state.borrow();
     let mut state = inner.pages.borrow_mut();
-    if !may_hold_pages(&store, &state, member, segment) {
+    if !may_hold_pages(&store_state, &state, member, segment) {
         return;
     }
-    let entry = &store.superblock.members[member.index()];
+    let entry = &store_state.superblock.members[member.index()];
     if state.journal.recorded_members.insert(member) {
         state.journal.pending_records.push(JournalRecord::Member { member, uuid: entry.uuid });
     }
@@ -259,9 +264,9 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<SegmentNo> {
         return Some(number);
     }
     let (number, frames) = {
-        let store = inner.state.borrow();
+        let store_state = inner.state.borrow();
         let mut state = inner.pages.borrow_mut();
-        let (number, frames) = choose_segment_to_reclaim(&store, &state)?;
+        let (number, frames) = choose_segment_to_reclaim(&store_state, &state)?;
         state.reclaim_target = Some(number);
         let mut dropped_frames = Vec::new();
         for frame in frames {
@@ -292,11 +297,11 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<SegmentNo> {
     Some(number)
 }
 
-/// The lent segment whose pages cost the least to drop, with its frames: one for each log member that holds pages in it.
-fn choose_segment_to_reclaim<S: Seam>(store: &State<S>, state: &PageState<S>) -> Option<(SegmentNo, Vec<u32>)> {
-    let compared = store.segments.reclaimable_segments().take(COMPARED_SEGMENTS_MAX);
+/// The lent segment whose pages cost the least to drop, with its frames: one for each log member with pages in it.
+fn choose_segment_to_reclaim<S: Seam>(store_state: &State<S>, state: &PageState<S>) -> Option<(SegmentNo, Vec<u32>)> {
+    let compared = store_state.segments.reclaimable_segments().take(COMPARED_SEGMENTS_MAX);
     let mut costs: BTreeMap<SegmentNo, (usize, Vec<u32>)> = compared.map(|number| (number, (0, Vec::new()))).collect();
-    for (number, frame) in state.table.frames().filter(|(_, frame)| store.superblock.carries_log(frame.member)) {
+    for (number, frame) in state.table.frames().filter(|(_, frame)| store_state.superblock.carries_log(frame.member)) {
         if let Some((cost, frames)) = costs.get_mut(&frame.segment) {
             *cost += state.table.slots_of(number).map(|slot| drop_cost(state, slot)).sum::<usize>();
             frames.push(number);

@@ -22,15 +22,16 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Disk, DiskResult, Nanos, Seam};
 
-use crate::device::Device;
+use crate::device::{Device, alloc_buffer};
 use crate::error::StoreError;
 use crate::format::journal::JOURNAL_AT;
 use crate::format::superblock::{MemberState, Ownership, Superblock};
 use crate::format::{Uuid, newer_metadata};
 use crate::hang_detection::start_watch;
+use crate::journal;
 use crate::log_members::members_without_pages;
 use crate::member_disk::MemberDisk;
-use crate::members::start_take_over;
+use crate::members::{copy_buffer_count, start_take_over};
 use crate::membership::{MemberFailure, SPARE_BUFFERS, failures_of, remove_members, write_superblocks};
 use crate::number::{MembershipGeneration, SegmentNo, Sequence};
 use crate::page_map::PageState;
@@ -89,18 +90,7 @@ pub async fn open<S: Seam>(
     failures.extend(chain::repair(seam, &devices, &chain, members.superblock.segment_bytes).await?);
     let (recovered, live_per_segment) = std::mem::take(&mut chain.records).into_newest(chain.log_segment_count);
     let inner = build_inner(seam, members, &chain, &live_per_segment, options);
-    for _ in 0..SPARE_BUFFERS {
-        let buffer = crate::device::alloc_buffer(seam).await;
-        inner.state.borrow_mut().spare_buffers.push(buffer);
-    }
-    for _ in 0..crate::journal::SPARE_BUFFERS {
-        let buffer = crate::device::alloc_buffer(seam).await;
-        inner.pages.borrow_mut().journal.spare_buffers.push(buffer);
-    }
-    for _ in 0..crate::members::copy_buffer_count(seam) {
-        let buffer = crate::device::alloc_buffer(seam).await;
-        inner.state.borrow_mut().copy_buffers.push(buffer);
-    }
+    reserve_buffers(&inner).await;
     remove_members(&inner, failures).await?;
     // Write both superblocks, so that no single damaged block restores an older boot epoch, tail or membership.
     for _ in 0..2 {
@@ -109,6 +99,22 @@ pub async fn open<S: Seam>(
     }
     start_take_over(&inner);
     Ok((inner, recovered))
+}
+
+/// Takes the store's own buffers from the pool, so that an exhausted pool blocks none of its commits and copies.
+async fn reserve_buffers<S: Seam>(inner: &Inner<S>) {
+    for _ in 0..SPARE_BUFFERS {
+        let buffer = alloc_buffer(&inner.seam).await;
+        inner.state.borrow_mut().spare_buffers.push(buffer);
+    }
+    for _ in 0..journal::SPARE_BUFFERS {
+        let buffer = alloc_buffer(&inner.seam).await;
+        inner.pages.borrow_mut().journal.spare_buffers.push(buffer);
+    }
+    for _ in 0..copy_buffer_count(&inner.seam) {
+        let buffer = alloc_buffer(&inner.seam).await;
+        inner.state.borrow_mut().copy_buffers.push(buffer);
+    }
 }
 
 /// Refuses a map journal of a later format, which would otherwise be dropped and overwritten.

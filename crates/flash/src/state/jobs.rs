@@ -52,7 +52,7 @@ struct Job {
     device_failure: Option<DiskError>,
 }
 
-/// The job that runs, if there is one, and what restricts the next one.
+/// The job that runs, if there is one, and the conditions under which another one may begin.
 #[derive(Default)]
 pub struct Jobs {
     current_job: Option<Job>,
