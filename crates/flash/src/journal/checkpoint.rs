@@ -95,9 +95,7 @@ fn take_next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Journal
             records.extend(
                 volumes.map(|(number, volume_id)| JournalRecord::Volume { number: *number, volume_id: *volume_id }),
             );
-            let dirty_record =
-                |(volume, region)| JournalRecord::DirtyRegion { volume_number: volume, region, is_dirty: true };
-            records.extend(state.dirty_regions.regions().map(dirty_record));
+            records.extend(state.dirty_regions.regions().map(|region| region.record(true)));
             records.extend(state.recent_writes.records());
             0
         }

@@ -10,7 +10,7 @@ use crate::error::StoreError;
 use crate::format::journal::{JournalHeader, JournalRecord, RECORDS_MAX};
 use crate::membership::{MemberFailure, failures_of, remove_members};
 use crate::number::{CommitNo, MemberNo};
-use crate::page_map::dirty_regions::{DIRTY_REGIONS_HIGH_WATERMARK, Region, blocks_of};
+use crate::page_map::dirty_regions::{DIRTY_REGIONS_HIGH_WATERMARK, Region};
 use crate::page_map::journal::{Checkpoint, JournalHead};
 use crate::page_map::table::{SUSPECT, SlotId, SlotPhase, UNRECORDED, page_of};
 use crate::page_map::{ALL_BLOCKS, PageState};
@@ -151,7 +151,9 @@ fn take_pending_records<S: Seam>(inner: &Inner<S>) -> PendingCommit {
     drop_suspects_of_settled_regions(state);
     let mut records = std::mem::take(&mut state.journal.pending_records);
     let marked = records.iter().filter_map(|record| match record {
-        JournalRecord::DirtyRegion { volume_number: volume, region, is_dirty: true } => Some((*volume, *region)),
+        JournalRecord::DirtyRegion { volume_number, region, is_dirty: true } => {
+            Some(Region { volume_number: *volume_number, index: *region })
+        }
         _ => None,
     });
     let marked = marked.collect();
@@ -194,7 +196,7 @@ fn regions_to_clear<S: Seam>(state: &mut PageState<S>, clears_early: bool) -> Ve
     }
     // Once a region is clear, the next opening would trust its unproven recent writes.
     let may_clear = |region: &Region| {
-        !state.has_suspects(*region) && !state.recent_writes.has_unproven(region.0, &blocks_of(*region))
+        !state.has_suspects(*region) && !state.recent_writes.has_unproven(region.volume_number, &region.blocks())
     };
     let settled: Vec<_> = state.dirty_regions.settled().into_iter().filter(may_clear).collect();
     let count = if idle { settled.len() } else { settled.len().min(DIRTY_REGIONS_HIGH_WATERMARK / 3) };
@@ -208,7 +210,7 @@ fn drop_suspects_of_settled_regions<S: Seam>(state: &mut PageState<S>) {
         return;
     }
     for region in state.dirty_regions.settled().into_iter().take(DIRTY_REGIONS_HIGH_WATERMARK / 6) {
-        let removed = state.recent_writes.drop_unproven(region.0, &blocks_of(region));
+        let removed = state.recent_writes.drop_unproven(region.volume_number, &region.blocks());
         state.journal.pending_records.extend(removed);
         for slot in state.slots_of_region(region) {
             if state.table.has_flag(slot, SUSPECT) {

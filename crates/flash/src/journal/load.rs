@@ -14,7 +14,7 @@ use crate::format::Raw;
 use crate::format::journal::{JournalHeader, JournalRecord};
 use crate::format::page::PageSegmentHeader;
 use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, MemberSegment, SegmentNo};
-use crate::page_map::dirty_regions::{Region, blocks_of};
+use crate::page_map::dirty_regions::Region;
 use crate::page_map::journal::JournalHead;
 use crate::page_map::table::{SEALED, SUSPECT, SlotPhase, SlotTable};
 use crate::page_map::{DropRecord, MapPhase, PageState};
@@ -376,7 +376,7 @@ fn mark_suspect<S: Seam>(state: &mut PageState<S>, region: Region) {
     for slot in state.slots_of_region(region) {
         state.table.set_flag(slot, SUSPECT, true);
     }
-    state.recent_writes.mark_unproven(region.0, &blocks_of(region));
+    state.recent_writes.mark_unproven(region.volume_number, &region.blocks());
 }
 
 /// Frees empty slots, drops slots without a valid block, and seals the others. A sealed slot accepts no blocks:

@@ -90,7 +90,7 @@ impl MapReplay {
             JournalRecord::VolumeRemoved { number } => {
                 self.volumes.remove(&number);
                 self.drop_pages(number);
-                self.dirty_regions.retain(|(volume, _)| *volume != number);
+                self.dirty_regions.retain(|region| region.volume_number != number);
                 self.recent_writes.remove_volume(number);
             }
             JournalRecord::Member { member, uuid } => {
@@ -104,11 +104,12 @@ impl MapReplay {
             JournalRecord::DirtyRegion { region, .. } if region >= BLOCKS_END.0 / REGION_BLOCKS => {}
             JournalRecord::RecentWrite { block, .. } | JournalRecord::RecentWriteRemoved { block, .. }
                 if block >= BLOCKS_END => {}
-            JournalRecord::DirtyRegion { volume_number: volume, region, is_dirty } => {
+            JournalRecord::DirtyRegion { volume_number, region, is_dirty } => {
+                let region = Region { volume_number, index: region };
                 if is_dirty {
-                    self.dirty_regions.insert((volume, region));
+                    self.dirty_regions.insert(region);
                 } else {
-                    self.dirty_regions.remove(&(volume, region));
+                    self.dirty_regions.remove(&region);
                 }
             }
             JournalRecord::RecentWrite { volume_number: volume, block, checksum, was_reread: true } => {

@@ -16,7 +16,7 @@ use crate::format::journal::JournalRecord;
 use crate::format::page::{PagePlace, WriteCounts, slots_of};
 use crate::format::superblock::Superblock;
 use crate::number::{BlockNo, MemberNo, MemberSegment, PAGE_BLOCKS, PageNo, SegmentNo, VolumeId};
-use dirty_regions::{DirtyRegions, REGION_BLOCKS, Region, blocks_of};
+use dirty_regions::{DirtyRegions, REGION_BLOCKS, Region};
 use journal::Journal;
 use quota::{PageLimits, PageQuota};
 use recent_writes::RecentWrites;
@@ -493,7 +493,8 @@ impl<S: Seam> PageState<S> {
     /// Slots that may hold pages of a region.
     pub fn slots_of_region(&self, region: Region) -> Vec<SlotId> {
         let pages = REGION_BLOCKS / u64::from(PAGE_BLOCKS);
-        self.table.slots_of_volume(region.0, PageNo(region.1 * pages)..PageNo((region.1 + 1) * pages))
+        self.table
+            .slots_of_volume(region.volume_number, PageNo(region.index * pages)..PageNo((region.index + 1) * pages))
     }
 
     /// True when the region has suspect pages.
@@ -507,10 +508,10 @@ impl<S: Seam> PageState<S> {
     /// stay dirty, and the next opening would not trust their recent writes.
     pub fn drop_suspects_near_recent_writes(&mut self) {
         for region in self.dirty_regions.settled() {
-            let blocks = blocks_of(region);
-            let removed = self.recent_writes.drop_unproven(region.0, &blocks);
+            let blocks = region.blocks();
+            let removed = self.recent_writes.drop_unproven(region.volume_number, &blocks);
             self.journal.pending_records.extend(removed);
-            if !self.recent_writes.may_be_durable(region.0, &blocks) {
+            if !self.recent_writes.may_be_durable(region.volume_number, &blocks) {
                 continue;
             }
             for slot in self.slots_of_region(region) {

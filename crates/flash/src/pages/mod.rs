@@ -31,7 +31,7 @@ use crate::error::StoreError;
 use crate::format::journal::JournalRecord;
 use crate::journal::{load, schedule_commit, wait_durable};
 use crate::number::{BlockNo, CompletionNo, MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
-use crate::page_map::dirty_regions::REGION_BLOCKS;
+use crate::page_map::dirty_regions::{REGION_BLOCKS, Region};
 use crate::page_map::quota::PageQuota;
 use crate::page_map::table::{self, ADDING, SUSPECT, SlotPhase};
 use crate::page_map::{ALL_BLOCKS, DropRecord, MapPhase, PageTrust};
@@ -413,7 +413,8 @@ impl<S: Seam> VolumePages<S> {
     pub fn provable_recent_writes(&self) -> usize {
         let state = self.inner.pages.borrow();
         let Some(number) = state.volume_numbers.get(&self.volume_id).copied() else { return 0 };
-        let is_left_dirty = |block: &BlockNo| state.dirty_regions.is_unsettled((number, block.0 / REGION_BLOCKS));
+        let region_of = |block: &BlockNo| Region { volume_number: number, index: block.0 / REGION_BLOCKS };
+        let is_left_dirty = |block: &BlockNo| state.dirty_regions.is_unsettled(region_of(block));
         state.recent_writes.nonzero(number).filter(|block| !is_left_dirty(block)).count()
     }
 

@@ -11,7 +11,7 @@ use super::api::WriteIntent;
 use crate::journal::{start_commit, wait_durable};
 use crate::number::{BlockNo, CompletionNo, VolumeId};
 use crate::page_map::MapPhase;
-use crate::page_map::dirty_regions::{DIRTY_REGIONS_HIGH_WATERMARK, DIRTY_REGIONS_MAX, REGION_BLOCKS};
+use crate::page_map::dirty_regions::{DIRTY_REGIONS_HIGH_WATERMARK, DIRTY_REGIONS_MAX, REGION_BLOCKS, Region};
 use crate::sabotage::Sabotage;
 use crate::state::Inner;
 use task_sync::Reply;
@@ -98,7 +98,7 @@ fn mark_regions<S: Seam>(inner: &Inner<S>, volume_id: VolumeId, blocks: &Range<B
         return (unmarked, false);
     }
     let (mut marked, mut durable) = (Vec::new(), true);
-    for region in regions.map(|region| (number, region)) {
+    for region in regions.map(|index| Region { volume_number: number, index }) {
         let (period, record) = state.dirty_regions.begin_write(region);
         state.journal.pending_records.extend(record);
         durable &= state.dirty_regions.is_durable(region);
