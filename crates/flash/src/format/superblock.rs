@@ -23,7 +23,7 @@ const GENERATION_MAX: u64 = 1 << 31;
 
 /// The first bytes of a superblock.
 const MAGIC: [u8; 8] = *b"HOTSETFL";
-// Byte offsets of fields. Those before `EPOCH_AT` are literals in `encode` and `decode`.
+// Byte offsets of fields. The offsets of earlier fields are literals in `encode` and `decode`.
 const EPOCH_AT: usize = 112;
 const MEMBERS_AT: usize = 128;
 const JOURNAL_AT: usize = 384;
