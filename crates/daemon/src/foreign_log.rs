@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use control::ProgressSender;
-use flash::{MemberDisk, ReplayProgress, Replayed};
+use flash::{MemberDisk, ReplayProgress, ReplayStats};
 use messages::{ErrorKind, Failure};
 use nbd_client::NbdDisk;
 use rbd::{Claim, ImageSpec, Mark, Release, show_mark_id};
@@ -49,7 +49,7 @@ pub struct ForeignData {
 
 /// Destages the data from the log. Returns its amount, or `None` if there is no log to read. The destage ends early if
 /// this future is dropped.
-pub async fn destage_foreign_log(data: ForeignData, progress: ProgressSender) -> Result<Option<Replayed>, Failure> {
+pub async fn destage_foreign_log(data: ForeignData, progress: ProgressSender) -> Result<Option<ReplayStats>, Failure> {
     let Some(log_image) = log_image(&data.plan.image, &data.mark) else { return Ok(None) };
     let (volume, host) = (data.volume.clone(), data.mark.host.clone());
     let failed = |text: String| Failure::new(ErrorKind::Failed, format!("volume {volume}: {text}"));
@@ -94,7 +94,7 @@ async fn destage(
     data: &ForeignData,
     log_image: &ImageSpec,
     observe: &Observer,
-) -> (Result<Option<Replayed>, String>, Option<HeldHelper>) {
+) -> (Result<Option<ReplayStats>, String>, Option<HeldHelper>) {
     let mut log_disk = None;
     let destaged = claim_and_destage(seam, data, log_image, &mut log_disk, observe).await;
     let held = log_disk.as_ref().and_then(|_| hold(log_image));
@@ -108,7 +108,7 @@ async fn claim_and_destage(
     log_image: &ImageSpec,
     log_disk: &mut Option<NbdDisk<RealSeam>>,
     observe: &Observer,
-) -> Result<Option<Replayed>, String> {
+) -> Result<Option<ReplayStats>, String> {
     let remedy = |reason: String| {
         format!(
             "the log of host {}, on {log_image}, has flushed data of it that cannot be read: {reason}. Once that is \
@@ -185,7 +185,7 @@ async fn replay(
     log_disk: NbdDisk<RealSeam>,
     backing: &NbdDisk<RealSeam>,
     observe: &Observer,
-) -> Result<Replayed, String> {
+) -> Result<ReplayStats, String> {
     let disks = [MemberDisk::Image(log_disk)];
     let (_, inspection) = flash::inspect(seam, &disks).await;
     let inspection = Rc::new(inspection.map_err(|error| error.to_string())?);

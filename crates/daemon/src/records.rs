@@ -8,7 +8,7 @@ use messages::{ErrorKind, Failure};
 
 use super::volumes::Placement;
 use config::VolumeConfig;
-use flash::StoreGeneration;
+use flash::MembershipGeneration;
 use logging::{self as log, DAEMON};
 use state::{Refusal, State, StateDir, StateError, effective_policy};
 
@@ -53,7 +53,7 @@ impl Records {
     }
 
     /// Saves the membership generation, so that a removed member is never mistaken for the last one in service.
-    pub fn record_generation(&self, store: &str, generation: StoreGeneration) -> Result<(), Failure> {
+    pub fn record_generation(&self, store: &str, generation: MembershipGeneration) -> Result<(), Failure> {
         let change = |state: &mut State| state.store_mut(store).generation = generation;
         self.change(change)
     }

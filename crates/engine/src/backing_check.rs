@@ -185,7 +185,7 @@ impl<S: Seam> Shard<S> {
     fn recent_write_blocks(&self) -> BTreeSet<BlockNo> {
         let Some(pages) = &self.flash_tier.pages else { return BTreeSet::new() };
         let proven = pages.recent_writes().into_iter().map(|(block, _)| block);
-        proven.chain(pages.unproven_writes()).collect()
+        proven.chain(pages.unproven_blocks()).collect()
     }
 
     /// Adds to the ring each of `blocks` without a proven entry, with the checksum of the backing's present content.
@@ -284,7 +284,7 @@ impl<S: Seam> Shard<S> {
     pub async fn record_unknown_blocks(self: &ShardRef<S>) {
         let Some(pages) = self.flash_tier.pages.clone() else { return };
         let partial = self.flash_tier.partial_blocks.take().into_iter().map(|block| (block, true));
-        let unproven = pages.unproven_writes().into_iter().rev().take(REREAD_BLOCKS_MAX).map(|block| (block, false));
+        let unproven = pages.unproven_blocks().into_iter().rev().take(REREAD_BLOCKS_MAX).map(|block| (block, false));
         let blocks: Vec<(BlockNo, bool)> = partial.chain(unproven).collect();
         self.for_each_concurrently(blocks, async move |shard, (block, is_new)| {
             shard.record_backing_content(&pages, block, is_new).await;

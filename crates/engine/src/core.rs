@@ -8,8 +8,8 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use flash::{
-    BlockAddress, BlockNo, Content, Epoch, MapLoaded, Pages, Record, Recovered, RecoveredContent, Store, StoreError,
-    VolumeId,
+    BlockAddress, BlockNo, Content, Epoch, MapLoadOutcome, Pages, Record, RecoveredContent, RecoveredRecord, Store,
+    StoreError, VolumeId,
 };
 use seam::persist::ShmImage;
 use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Seam};
@@ -69,7 +69,7 @@ struct Inner<S: Seam> {
     /// Attached volumes, in the order they were attached.
     volumes: RefCell<Vec<Volume<S>>>,
     /// Unclaimed records: the flash log's records of volumes that are not attached yet, sorted by address.
-    unclaimed_records: RefCell<Vec<Recovered>>,
+    unclaimed_records: RefCell<Vec<RecoveredRecord>>,
     /// Partially recovered volumes: the log has records of them that are not among `unclaimed_records`.
     partially_recovered: RefCell<BTreeSet<VolumeId>>,
     /// Number of the next volume on this core.
@@ -112,7 +112,7 @@ impl<S: Seam> Core<S> {
 
     /// Opens the flash log for volumes that are attached later: it then answers their flushes. `records` is the log's
     /// content as returned by the store's opening; [`Core::attach_recovered`] takes it over, volume by volume.
-    pub fn open_log(&self, store: Store<S>, records: Vec<Recovered>) {
+    pub fn open_log(&self, store: Store<S>, records: Vec<RecoveredRecord>) {
         self.0.core_state.open_store(store);
         *self.0.unclaimed_records.borrow_mut() = records;
     }
@@ -146,7 +146,7 @@ impl<S: Seam> Core<S> {
     }
 
     /// The result of reading the map of clean pages; `None` until that is done.
-    pub fn map_loaded(&self) -> Option<MapLoaded> {
+    pub fn map_loaded(&self) -> Option<MapLoadOutcome> {
         self.0.core_state.map_loaded()
     }
 
@@ -167,7 +167,7 @@ impl<S: Seam> Core<S> {
     }
 
     /// Calls `visit` for each unclaimed record of a volume that is not attached.
-    pub(crate) fn for_each_unclaimed(&self, volume_id: VolumeId, mut visit: impl FnMut(&Recovered)) {
+    pub(crate) fn for_each_unclaimed(&self, volume_id: VolumeId, mut visit: impl FnMut(&RecoveredRecord)) {
         self.0.unclaimed_records.borrow()[self.unclaimed_range(volume_id)].iter().for_each(&mut visit);
     }
 
@@ -175,7 +175,7 @@ impl<S: Seam> Core<S> {
     /// them, so they stay discarded whether or not the volume is attached. A full log keeps them. After another error
     /// the log may have the tombstones, and the volume cannot be attached before the next start.
     pub async fn discard_unclaimed(&self, name: &str, volume_id: VolumeId, first: BlockNo) -> Result<(), AttachError> {
-        let ends = |record: &Recovered| record.blocks().end;
+        let ends = |record: &RecoveredRecord| record.blocks().end;
         let end = self.0.unclaimed_records.borrow()[self.unclaimed_range(volume_id)].iter().map(ends).max();
         let (Some(store), Some(end)) = (self.log(), end.filter(|end| *end > first)) else { return Ok(()) };
         // The records of a partially recovered volume may be retired already.

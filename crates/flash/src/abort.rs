@@ -9,10 +9,11 @@ use std::task::{Poll, Waker};
 
 /// Ends the wait for a device's requests. Clones share one state.
 #[derive(Clone, Default)]
-pub struct AbortHandle(Rc<Inner>);
+pub struct AbortHandle(Rc<AbortState>);
 
+/// The state that the clones of a handle share.
 #[derive(Default)]
-struct Inner {
+struct AbortState {
     is_aborted: Cell<bool>,
     /// Wakers of tasks that wait for a request; free entries are reused.
     waiting: RefCell<Vec<Option<Waker>>>,
@@ -20,11 +21,13 @@ struct Inner {
 
 /// An entry in the list of waiting tasks, until it is dropped.
 struct WaiterEntry<'a> {
-    inner: &'a Inner,
+    inner: &'a AbortState,
+    /// Index of its waker in the list; `None` before the first wait.
     waker_index: Option<usize>,
 }
 
 impl WaiterEntry<'_> {
+    /// Stores the waker of the waiting task, over an earlier one of the same task.
     fn register(&mut self, waker: &Waker) {
         let mut waiting = self.inner.waiting.borrow_mut();
         let index = *self.waker_index.get_or_insert_with(|| {

@@ -13,17 +13,17 @@ use crate::device::{Durability, block_of, block_offset};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, RECORDS_MAX, RecordEntry, RecordKind, data_seed};
 use crate::format::summary::{SegmentSummary, batch_blocks};
+use crate::grace_join::join_with_grace;
 use crate::membership::{failures_of, persist_tail, record_generation, remove_members_unrecorded, return_buffer};
 use crate::pages::segment_lending::reclaim_for_log;
 use crate::read::SegmentHold;
 use crate::record::{Content, Position, Record};
 use crate::retirement::release_all;
 use crate::sabotage::Sabotage;
-use crate::slow::{GRACE, QueuedRequest, detect_slow_members};
+use crate::slow_detection::{MIRROR_GRACE, QueuedRequest, detect_slow_members};
 use crate::state::jobs::fail_joining_member;
 use crate::state::latency::RequestWork;
 use crate::state::{AppendRequest, Inner, State};
-use crate::wait::join_with_grace;
 use task_sync::BoxFuture;
 
 /// Writes batches until no request is pending.
@@ -81,16 +81,12 @@ async fn take_next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<AppendR
                     !fits && !state.segments.has_more_free_than(reserve) && !state.segments.lent_segments().is_empty();
                 drop(guard);
                 if is_last_free_segment {
-                    // Reclaim in advance, so that the next segment is ready when it is needed.
-                    let task = Rc::clone(inner);
-                    inner.seam.spawn(async move {
-                        let _ = reclaim_for_log(&task).await;
-                    });
+                    start_reclaim(inner);
                 }
                 return Some(requests);
             }
             let tail = state.segments.advance_tail(state.next_sequence);
-            if tail > state.segments.durable_tail && state.segments.free_count() > 0 {
+            if tail > state.segments.durable_tail && state.segments.free_or_dead_count() > 0 {
                 SpaceSource::NewTail
             } else {
                 SpaceSource::LentSegment
@@ -103,16 +99,24 @@ async fn take_next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<AppendR
         {
             continue;
         }
-        let full = match source {
+        let is_full = match source {
             // If the store has failed, the next iteration fails every request with the error.
             SpaceSource::NewTail => persist_tail(inner).await.is_err() && inner.state.borrow().failure.is_none(),
             SpaceSource::LentSegment => !reclaim_for_log(inner).await,
         };
         has_released = false;
-        if full && let Some(front) = inner.state.borrow_mut().pending_requests.pop_front() {
+        if is_full && let Some(front) = inner.state.borrow_mut().pending_requests.pop_front() {
             front.reply.send(Err(StoreError::Full));
         }
     }
+}
+
+/// Starts a task that reclaims a lent segment, so that the next segment is ready when it is needed.
+fn start_reclaim<S: Seam>(inner: &Rc<Inner<S>>) {
+    let task = Rc::clone(inner);
+    inner.seam.spawn(async move {
+        let _ = reclaim_for_log(&task).await;
+    });
 }
 
 /// Blocks left for batches in the open segment.
@@ -171,7 +175,7 @@ async fn commit<S: Seam>(inner: &Inner<S>, requests: Vec<AppendRequest<S>>) {
     match result {
         Ok(()) => {
             let recorded = record_generation(inner).await;
-            apply_commit(inner, &header, checksum);
+            advance_past_batch(inner, &header, checksum);
             acknowledge(inner, &header, &requests, recorded.err());
         }
         Err(error) => requests.into_iter().for_each(|request| request.reply.send(Err(error.clone()))),
@@ -213,11 +217,11 @@ fn build_sealed_summary<S: Seam>(inner: &Inner<S>) -> Option<SealedSummary<S>> {
 fn build_header<S: Seam>(state: &State<S>, requests: &[AppendRequest<S>]) -> (BatchHeader, u64) {
     let open = state.segments.open.expect("a segment was opened for the batch");
     let first_sequence = state.segments.get(open.segment).first_sequence;
-    let boot = state.superblock.boot_epoch;
+    let boot_epoch = state.superblock.boot_epoch;
     let entry = |record: &Record<S>| {
         let (blocks, kind) = match &record.content {
             Content::Data(block) => {
-                let seed = data_seed(record.address.volume_id, record.address.block, boot, first_sequence);
+                let seed = data_seed(record.address.volume_id, record.address.block, boot_epoch, first_sequence);
                 (1, RecordKind::Data { checksum: block.checksum(seed) })
             }
             Content::Zero { blocks, may_unmap } => (*blocks, RecordKind::Zero { may_unmap: *may_unmap }),
@@ -228,7 +232,7 @@ fn build_header<S: Seam>(state: &State<S>, requests: &[AppendRequest<S>]) -> (Ba
     };
     let header = BatchHeader {
         store: state.superblock.store,
-        boot_epoch: boot,
+        boot_epoch,
         sequence: state.next_sequence,
         tail: state.segments.durable_tail,
         segment: open.segment,
@@ -271,7 +275,7 @@ async fn write<S: Seam>(
         });
         write
     });
-    let mut results = join_with_grace(&inner.seam, writes.collect(), GRACE, mirror_timeout_error).await;
+    let mut results = join_with_grace(&inner.seam, writes.collect(), MIRROR_GRACE, mirror_timeout_error).await;
     if joining.is_some()
         && let Some(Err(error)) = results.pop()
     {
@@ -294,13 +298,13 @@ async fn write<S: Seam>(
     remove_members_unrecorded(inner, failures).await
 }
 
-/// The error of a device that is removed because its mirror completed the batch at least [`GRACE`] earlier.
+/// The error of a device that is removed because its mirror completed the batch at least [`MIRROR_GRACE`] earlier.
 fn mirror_timeout_error<T>() -> DiskResult<T> {
-    Err(DiskError::Io(format!("no answer to a write for {GRACE} after its mirror's")))
+    Err(DiskError::Io(format!("no answer to a write for {MIRROR_GRACE} after its mirror's")))
 }
 
 /// Advances the log past a batch that is durable.
-fn apply_commit<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) {
+fn advance_past_batch<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) {
     let mut state = inner.state.borrow_mut();
     state.next_sequence = header.sequence.next();
     state.last_header_checksum = checksum;
@@ -316,7 +320,7 @@ fn apply_commit<S: Seam>(inner: &Inner<S>, header: &BatchHeader, checksum: u32) 
         state.summary = Some(SegmentSummary::new(header, segment_blocks));
     }
     let mut summarized = Cow::Borrowed(header);
-    if inner.sabotage.is(Sabotage::LyingSummary) {
+    if inner.sabotage.is(Sabotage::WrongSummary) {
         summarized.to_mut().records[0].block = header.records[0].block.next();
     }
     state.summary.as_mut().expect("the first batch of a segment begins its summary").add(&summarized, checksum);

@@ -10,7 +10,7 @@ use crate::format::superblock::{
 };
 use crate::format::{FIRST_SEGMENT_BYTES, Uuid};
 use crate::member_disk::{LogPlacement, MemberDisk};
-use crate::number::{BootEpoch, CommitNo, MemberNo, Sequence, StoreGeneration};
+use crate::number::{BootEpoch, CommitNo, MemberNo, MembershipGeneration, Sequence};
 
 /// Minimum number of segments of a store: one open, one live, one to open next, one that waits for the durable tail.
 pub const SEGMENTS_MIN: u64 = 4;
@@ -70,7 +70,7 @@ pub async fn format<S: Seam>(seam: &S, disks: &[MemberDisk<S>], options: FormatO
     let mut superblock = Superblock {
         store: uuid(),
         revision: 0,
-        generation: StoreGeneration(1),
+        generation: MembershipGeneration(1),
         member: MemberNo(0),
         log_segment_count: log.map(|member| member.segment_count).min().expect("a store has a device"),
         members,

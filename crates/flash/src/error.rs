@@ -3,7 +3,7 @@
 use format_version::NewerFormat;
 use seam::DiskError;
 
-use crate::number::{BlockNo, MemberNo, Sequence, StoreGeneration, VolumeId};
+use crate::number::{BlockNo, MemberNo, MembershipGeneration, Sequence, VolumeId};
 use crate::record::Position;
 
 /// Reasons for a refusal or a failure of the store.
@@ -106,9 +106,9 @@ pub enum StoreError {
     )]
     Outdated {
         /// The membership generation on these devices.
-        generation: StoreGeneration,
+        generation: MembershipGeneration,
         /// The generation that the owner has recorded.
-        recorded: StoreGeneration,
+        recorded: MembershipGeneration,
     },
     /// The log ends before the position that its owner has recorded.
     #[error(

@@ -10,11 +10,11 @@ use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::batch::data_seed;
 use crate::format::superblock::{
-    MemberState, Ownership, Role, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, has_magic,
+    MemberEntry, MemberState, Ownership, Role, SUPERBLOCK_OFFSETS, Superblock, SuperblockError, has_magic,
 };
 use crate::member_disk::MemberDisk;
-use crate::number::{BootEpoch, MemberNo, SegmentNo, Sequence, StoreGeneration};
-use crate::record::Recovered;
+use crate::number::{BootEpoch, MemberNo, MembershipGeneration, SegmentNo, Sequence};
+use crate::record::RecoveredRecord;
 use crate::recovery::members::{Members, find_members};
 use crate::recovery::{OpenOptions, chain, salvage};
 use crate::sabotage::Sabotage;
@@ -41,7 +41,7 @@ pub struct SuperblockSummary {
     /// Content: the log and pages, or only pages.
     pub role: Role,
     /// The membership generation when it was written.
-    pub generation: StoreGeneration,
+    pub generation: MembershipGeneration,
     /// The owner that opened the store last.
     pub ownership: Ownership,
 }
@@ -59,8 +59,9 @@ pub struct Inspection<S: Seam> {
     /// Ranges of sequence numbers of batches that may have been valid but are on no device: their content is unknown.
     pub lost_batches: Vec<Range<Sequence>>,
     /// The dirty blocks, in the order of their addresses.
-    pub dirty_blocks: Vec<Recovered>,
+    pub dirty_blocks: Vec<RecoveredRecord>,
     pub(crate) seam: S,
+    /// Devices that carry the log.
     log_devices: Vec<Device<S>>,
     segment_bytes: u64,
     /// Boot epoch and segment generation of each data block, by segment and block: they seed its checksum.
@@ -73,7 +74,7 @@ pub struct StoreIdentity {
     /// Identity of the store.
     pub store: Uuid,
     /// The membership generation.
-    pub generation: StoreGeneration,
+    pub generation: MembershipGeneration,
     /// The owner that opened it last.
     pub ownership: Ownership,
     /// The owner that each device in service names. It is an older one after a device was restored from a copy, or
@@ -162,6 +163,7 @@ pub async fn inspect<S: Seam>(
     (devices, inspection)
 }
 
+/// The fields of a superblock that an inspection reports.
 fn summarize(superblock: &Superblock) -> SuperblockSummary {
     let own_entry = &superblock.members[superblock.member.index()];
     SuperblockSummary {
@@ -174,6 +176,8 @@ fn summarize(superblock: &Superblock) -> SuperblockSummary {
     }
 }
 
+/// Reads the log of these members, or salvages what is readable of it. `open_error` is the reason why the store would
+/// not open with these members.
 async fn inspect_members<S: Seam>(
     seam: &S,
     members: Members<S>,
@@ -182,7 +186,7 @@ async fn inspect_members<S: Seam>(
 ) -> Inspection<S> {
     let superblock = members.superblock;
     let log: Vec<_> = members.devices.into_iter().filter(|device| superblock.carries_log(device.member)).collect();
-    let is_newly_lost = |entry: &crate::format::superblock::MemberEntry| {
+    let is_newly_lost = |entry: &MemberEntry| {
         entry.state == MemberState::Lost
             && entry.role == Role::Log
             && entry.since_generation == superblock.generation.low_bits()
@@ -224,7 +228,7 @@ async fn inspect_members<S: Seam>(
 
 impl<S: Seam> Inspection<S> {
     /// The content of a dirty block, from any device with a good copy; `None` without one.
-    pub async fn read(&self, dirty: &Recovered) -> Option<S::Block> {
+    pub async fn read(&self, dirty: &RecoveredRecord) -> Option<S::Block> {
         let at = self.offset_of(dirty);
         for device in &self.log_devices {
             if let Ok(mut blocks) = device.read_blocks(&self.seam, at, 1).await
@@ -238,22 +242,23 @@ impl<S: Seam> Inspection<S> {
     }
 
     /// The blocks of records that follow each other in the log, from one device, unchecked; none if it fails.
-    pub(crate) async fn read_adjacent(&self, run: &[&Recovered]) -> Vec<S::Block> {
+    pub(crate) async fn read_adjacent(&self, run: &[&RecoveredRecord]) -> Vec<S::Block> {
         let (Some(first), Some(device)) = (run.first(), self.log_devices.first()) else { return Vec::new() };
         device.read_blocks(&self.seam, self.offset_of(first), run.len()).await.unwrap_or_default()
     }
 
-    /// True if this is the content of a dirty block, by its checksum.
-    pub(crate) fn is_intact(&self, dirty: &Recovered, block: &S::Block) -> bool {
+    /// True if the checksum of `block` shows that it is the content of the dirty block.
+    pub(crate) fn is_intact(&self, dirty: &RecoveredRecord, block: &S::Block) -> bool {
         let position = dirty.position;
-        let Some((boot, first)) = self.batch_of_block.get(&(position.segment, position.block_index)) else {
+        let Some((boot_epoch, first)) = self.batch_of_block.get(&(position.segment, position.block_index)) else {
             return false;
         };
-        let seed = data_seed(dirty.address.volume_id, dirty.address.block, *boot, *first);
+        let seed = data_seed(dirty.address.volume_id, dirty.address.block, *boot_epoch, *first);
         seam::Block::checksum(block, seed) == position.checksum
     }
 
-    fn offset_of(&self, dirty: &Recovered) -> u64 {
+    /// The byte offset of a dirty block on its device.
+    fn offset_of(&self, dirty: &RecoveredRecord) -> u64 {
         block_offset(self.segment_bytes, dirty.position.segment, dirty.position.block_index)
     }
 

@@ -1,8 +1,8 @@
-//! Reads of retired records. A segment keeps its content until it is reused, so the log is also a cache of the data
-//! that was written: the backing durably has the same content.
+//! Reads of kept records: retired records whose segment has not been reused. They make the log a cache of the data that
+//! was written; the backing durably has the same content.
 //!
-//! Such a read does not hold the segment. A record whose segment is reused meanwhile has expired when the read ends,
-//! and the read returns nothing (R2, docs/rules.md). Each block is checked like any block of the log (R11).
+//! A read of a kept record does not hold the segment. A record whose segment is reused meanwhile has expired when the
+//! read ends, and the read returns nothing (R2, docs/rules.md). Each block is checked like any block of the log (R11).
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use crate::pages::PageReadError;
 use crate::read::{IndexedRequests, ReadRequest, byte_offset_of, checksum_seed, read_in_runs, read_order};
 use crate::record::Position;
 use crate::sabotage::Sabotage;
-use crate::slow::QueuedRequest;
+use crate::slow_detection::QueuedRequest;
 use crate::state::Inner;
 use crate::state::latency::RequestWork;
 

@@ -9,8 +9,8 @@
 //! - `format/` and plain types: `number.rs`, `record.rs`, `device.rs`, `segments.rs` and others.
 //! - `page_map/`: the map of clean pages in memory.
 //! - `state/`: the state of the open store, and the requests to its devices.
-//! - Mechanisms, which are functions over this state: `membership.rs`, `slow.rs`, `read.rs`, `journal/`, `pages/`,
-//!   `members/`, `recovery/`, `commit.rs` and others.
+//! - Mechanisms, which are functions over this state: `membership.rs`, `slow_detection.rs`, `read.rs`, `journal/`,
+//!   `pages/`, `members/`, `recovery/`, `commit.rs` and others.
 //! - `store.rs` and `manifest.rs`: the interface.
 //!
 //! The rules that keep data safe, and the modules that uphold them:
@@ -27,10 +27,13 @@ mod create;
 mod device;
 mod error;
 pub mod format;
-mod hang;
+mod grace_join;
+mod hang_detection;
 mod inspect;
 mod journal;
 mod kept_reads;
+mod log_members;
+mod log_replay;
 mod manifest;
 mod member_disk;
 mod members;
@@ -41,17 +44,14 @@ mod pages;
 mod read;
 mod record;
 mod recovery;
-mod replay;
 mod retirement;
 mod sabotage;
 mod scrub;
 mod segments;
-mod slow;
+mod slow_detection;
 mod state;
 mod store;
-mod succession;
 mod superblocks;
-mod wait;
 
 pub use create::FormatOptions;
 pub use error::StoreError;
@@ -61,14 +61,15 @@ pub use format::superblock::Role;
 pub use inspect::{
     DeviceContent, DeviceFindings, Inspection, StoreIdentity, SuperblockSummary, identify, inspect, read_device_content,
 };
-pub use journal::load::MapLoaded;
+pub use journal::load::MapLoadOutcome;
 pub use kept_reads::KeptResult;
+pub use log_replay::{ReplayError, ReplayProgress, ReplayStats};
 pub use manifest::{MANIFEST_BYTES_MAX, Manifest, read_manifest};
 pub use member_disk::MemberDisk;
 pub use members::plan::JoinPlan;
 pub use number::{
-    BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, MemberNo, PAGE_BLOCKS, PageNo, SegmentNo,
-    Sequence, StoreGeneration, VolumeId,
+    BlockNo, BootEpoch, CommitNo, CompletionNo, Epoch, HalfGeneration, MemberNo, MembershipGeneration, PAGE_BLOCKS,
+    PageNo, SegmentNo, Sequence, VolumeId,
 };
 pub use page_map::MemberWrites;
 pub use page_map::dirty_regions::REGION_BLOCKS;
@@ -76,11 +77,10 @@ pub use page_map::quota::{PageAmount, PageQuota};
 pub use pages::{
     PageReadError, PageUsage, Pages, PagesStats, PutError, QuotaError, SlotRoom, VolumePages, WriteIntent,
 };
-pub use record::{BlockAddress, Content, Position, Record, Recovered, RecoveredContent};
+pub use record::{BlockAddress, Content, Position, Record, RecoveredContent, RecoveredRecord};
 pub use recovery::OpenOptions;
-pub use replay::{ReplayError, ReplayProgress, Replayed};
 pub use sabotage::Sabotage;
-pub use segments::EXPIRIES_TOLD_APART;
+pub use segments::EXPIRY_MODULUS;
 pub use state::jobs::{JobKind, JobReport};
 pub use state::members::{MemberReport, MemberStatus};
 pub use state::scrub::ScrubStats;

@@ -18,7 +18,9 @@ use crate::store::Store;
 const COPY_OFFSETS_BYTES: [u64; 2] = [4 << 10, 68 << 10];
 /// Blocks of a copy.
 const COPY_BLOCKS: usize = 15;
+/// The first bytes of a manifest.
 const MAGIC: [u8; 8] = *b"HOTSETMF";
+/// The version of the manifest's format.
 const VERSION: u32 = 1;
 /// Bytes before the payload: magic (8), version (4), bytes of the payload (4), identity of the store (16), revision
 /// (8), reserved (20), CRC32C of the preceding bytes and of the payload (4). All but the revision keep their places in
@@ -26,6 +28,7 @@ const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 64;
 /// Offset at which a later format names the first release that reads it ([`Release::unpack`]); 0 in this format.
 const NEEDS_AT: usize = 40;
+/// Offset of the checksum.
 const CHECKSUM_AT: usize = 60;
 
 /// The largest payload, in bytes.
@@ -52,6 +55,7 @@ enum ManifestError {
 }
 
 impl Manifest {
+    /// Encodes it as whole blocks: header, payload, zeroes.
     fn encode(&self) -> Vec<u8> {
         assert!(self.payload.len() <= MANIFEST_BYTES_MAX, "a manifest of {} bytes", self.payload.len());
         let mut bytes = vec![0; HEADER_BYTES];
@@ -67,6 +71,7 @@ impl Manifest {
         bytes
     }
 
+    /// Decodes the bytes of a copy: the manifest may be followed by any other bytes.
     fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {
         let u32_at =
             |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("a slice of 4 bytes is an array of 4"));
@@ -106,18 +111,17 @@ pub async fn read_manifest<S: Seam>(
     Ok(newest)
 }
 
-/// The manifests in both places of a device. A place that is unreadable or holds another store's manifest yields
-/// `None`.
+/// The two copies of the manifest on a device. A copy that is unreadable or of another store yields `None`.
 async fn read_copies<S: Seam>(
     source: &impl BufferSource<S>,
     device: &Device<S>,
     store: Uuid,
 ) -> Result<[Option<Manifest>; 2], StoreError> {
     let mut copies = [None, None];
-    for (place, at) in COPY_OFFSETS_BYTES.into_iter().enumerate() {
+    for (copy_index, at) in COPY_OFFSETS_BYTES.into_iter().enumerate() {
         if let Ok(blocks) = device.read_blocks(source, at, COPY_BLOCKS).await {
             let bytes: Vec<u8> = blocks.iter().flat_map(|block| *raw(block)).collect();
-            copies[place] = match Manifest::decode(&bytes) {
+            copies[copy_index] = match Manifest::decode(&bytes) {
                 Ok(manifest) => Some(manifest).filter(|manifest| manifest.store == store),
                 Err(ManifestError::Newer(of, newer)) if of == store => {
                     return Err(StoreError::Newer { device: device.name(), newer });
@@ -139,22 +143,23 @@ impl<S: Seam> Store<S> {
         let inner: &Inner<S> = &self.0;
         let store = self.uuid();
         let devices = inner.in_service();
-        let (mut places, mut revision) = (Vec::new(), 0);
+        let (mut copy_indexes, mut revision) = (Vec::new(), 0);
         for device in &devices {
             let copies = read_copies(inner, device, store).await?;
-            let newest = |place: usize| copies[place].as_ref().map_or(0, |copy| copy.revision);
-            places.push(usize::from(newest(0) > newest(1)));
-            revision = revision.max(newest(0)).max(newest(1));
+            let revision_of = |index: usize| copies[index].as_ref().map_or(0, |copy| copy.revision);
+            // Overwrite the older copy.
+            copy_indexes.push(usize::from(revision_of(0) > revision_of(1)));
+            revision = revision.max(revision_of(0)).max(revision_of(1));
         }
         let bytes = Manifest { store, revision: revision + 1, payload }.encode();
-        for (device, place) in devices.iter().zip(places) {
+        for (device, copy_index) in devices.iter().zip(copy_indexes) {
             let mut blocks = Vec::new();
             for block in bytes.chunks(BLOCK_BYTES) {
                 let block = block.try_into().expect("padded to whole blocks");
                 blocks.push(block_of::<S>(inner.alloc_buffer().await, block));
             }
             device
-                .write_with_retry(COPY_OFFSETS_BYTES[place], blocks, Durability::Flushed)
+                .write_with_retry(COPY_OFFSETS_BYTES[copy_index], blocks, Durability::Flushed)
                 .await
                 .map_err(|error| device.wrap_error(error))?;
         }

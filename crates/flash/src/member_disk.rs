@@ -7,9 +7,9 @@ use seam::{Seam, forward_to_variants};
 pub enum MemberDisk<S: Seam> {
     /// A file or device of this machine.
     Local(S::Disk),
-    /// An image of a cluster, served by a process of the daemon.
+    /// An image of a storage cluster (RBD), which a helper process of the daemon serves over NBD.
     Image(NbdDisk<S>),
-    /// An image in a world without servers: a simulated disk.
+    /// A simulated disk in the role of an image: the simulated world has no servers.
     SimulatedImage(S::Disk),
 }
 

@@ -17,8 +17,8 @@ use crate::state::Inner;
 use crate::state::members::MemberStatus;
 use task_sync::{BoxFuture, join};
 
-/// A member that failed a request, and the error.
-pub type Failure = (MemberNo, DiskError);
+/// A member that failed a request, and the error of the request.
+pub type MemberFailure = (MemberNo, DiskError);
 
 /// Pause between two attempts to have a generation recorded.
 const RECORD_RETRY_PAUSE: Nanos = Nanos::from_secs(1);
@@ -27,21 +27,24 @@ const RECORD_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// Removes failed members from service. Returns when all survivors hold the new membership durably and the owner has
 /// recorded its generation. Fails when no member that carries the log is left.
-pub async fn remove_members<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
+pub async fn remove_members<S: Seam>(inner: &Inner<S>, failures: Vec<MemberFailure>) -> Result<(), StoreError> {
     remove_members_unrecorded(inner, failures).await?;
     wait_until_recorded(inner).await;
     Ok(())
 }
 
 /// Like [`remove_members`], but does not wait until the owner has recorded the generation.
-pub async fn remove_members_unrecorded<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
+pub async fn remove_members_unrecorded<S: Seam>(
+    inner: &Inner<S>,
+    failures: Vec<MemberFailure>,
+) -> Result<(), StoreError> {
     mark_lost(inner, failures)?;
     write_membership(inner, None).await
 }
 
 /// Marks members as lost, in memory. No append that relies on fewer copies may be acknowledged before all survivors
 /// hold the new membership durably and the owner has recorded its generation.
-fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
+fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<MemberFailure>) -> Result<(), StoreError> {
     let mut state = inner.state.borrow_mut();
     let (mut changed, mut log_changed) = (false, false);
     for (member, error) in &failures {
@@ -78,7 +81,7 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), St
     }
 }
 
-/// The reason of a failure, for people.
+/// The reason of a failure, for the administrator.
 fn failure_text(error: &DiskError) -> String {
     match error {
         DiskError::NoSpace => "the file system under the flash file is full: free space there, \
@@ -144,12 +147,15 @@ pub async fn record_generation<S: Seam>(inner: &Inner<S>) -> Result<(), String> 
     }
 }
 
+/// Waits until the owner has recorded the durable generation; retries without a limit.
 async fn wait_until_recorded<S: Seam>(inner: &Inner<S>) {
     while record_generation(inner).await.is_err() {
         inner.seam.sleep(RECORD_RETRY_PAUSE).await;
     }
 }
 
+/// Calls the owner's recorder once, if the durable generation is not recorded yet. The first failure starts a task that
+/// repeats the call until it succeeds.
 async fn try_record<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
     let (recorder, generation) = {
         let mut state = inner.state.borrow_mut();
@@ -172,12 +178,12 @@ async fn try_record<S: Seam>(inner: &Inner<S>) -> Result<(), String> {
         }
         Err(reason) if state.unrecorded_reason.is_none() => {
             state.unrecorded_reason = Some(reason.clone());
-            let me = inner.self_ref.clone();
+            let weak = inner.self_ref.clone();
             let seam = inner.seam.clone();
             inner.seam.spawn(async move {
                 loop {
                     seam.sleep(RECORD_RETRY_PAUSE).await;
-                    let Some(inner) = me.upgrade() else { return };
+                    let Some(inner) = weak.upgrade() else { return };
                     if try_record(&inner).await.is_ok() {
                         return;
                     }
@@ -221,7 +227,7 @@ pub async fn persist_tail<S: Seam>(inner: &Inner<S>) -> Result<(), StoreError> {
 
 /// Writes the next revision of the superblock to the members in service for which `selects` is true. Returns the
 /// members that failed. Callers hold [`Inner::superblock_lock`].
-pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(MemberNo) -> bool) -> Vec<Failure> {
+pub async fn write_superblocks<S: Seam>(inner: &Inner<S>, selects: impl Fn(MemberNo) -> bool) -> Vec<MemberFailure> {
     let superblock = {
         let mut state = inner.state.borrow_mut();
         state.superblock.revision += 1;
@@ -270,6 +276,6 @@ pub fn return_buffer<S: Seam>(inner: &Inner<S>, block: S::Block) {
 pub const SPARE_BUFFERS: usize = 2;
 
 /// The devices whose write or flush failed.
-pub fn failures_of<S: Seam>(devices: &[Device<S>], results: Vec<DiskResult<()>>) -> Vec<Failure> {
+pub fn failures_of<S: Seam>(devices: &[Device<S>], results: Vec<DiskResult<()>>) -> Vec<MemberFailure> {
     devices.iter().zip(results).filter_map(|(device, result)| Some((device.member, result.err()?))).collect()
 }

@@ -128,11 +128,11 @@ successor!(CommitNo);
 
 number! {
     /// The membership generation: counts the durable changes of the members.
-    StoreGeneration
+    MembershipGeneration
 }
-successor!(StoreGeneration);
+successor!(MembershipGeneration);
 
-impl StoreGeneration {
+impl MembershipGeneration {
     /// The low 32 bits, as stored in a member's entry of the superblock.
     #[inline]
     pub fn low_bits(self) -> u32 {

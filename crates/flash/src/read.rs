@@ -11,25 +11,28 @@ use crate::format::batch::data_seed;
 use crate::number::SegmentNo;
 use crate::record::{BlockAddress, Position};
 use crate::sabotage::Sabotage;
-use crate::slow::{QueuedRequest, read_measured};
+use crate::slow_detection::{QueuedRequest, read_measured};
 use crate::state::Inner;
 use crate::state::latency::RequestWork;
 use task_sync::{BoxFuture, join};
 
 /// Keeps a segment from being overwritten during a read.
-pub struct SegmentHold<S: Seam>(Rc<Inner<S>>, SegmentNo);
+pub struct SegmentHold<S: Seam> {
+    inner: Rc<Inner<S>>,
+    segment: SegmentNo,
+}
 
 impl<S: Seam> SegmentHold<S> {
     /// Holds a segment until the result is dropped.
     pub fn new(inner: &Rc<Inner<S>>, segment: SegmentNo) -> Self {
         inner.state.borrow_mut().segments.get_mut(segment).reads_in_flight += 1;
-        SegmentHold(Rc::clone(inner), segment)
+        SegmentHold { inner: Rc::clone(inner), segment }
     }
 }
 
 impl<S: Seam> Drop for SegmentHold<S> {
     fn drop(&mut self) {
-        self.0.state.borrow_mut().segments.get_mut(self.1).reads_in_flight -= 1;
+        self.inner.state.borrow_mut().segments.get_mut(self.segment).reads_in_flight -= 1;
     }
 }
 
@@ -167,15 +170,15 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: IndexedRequests<S>) -> Vec
     results
 }
 
-/// Writes the good copy over the bad ones. It runs in its own task and holds the segment: it ends before the segment is
-/// overwritten, even if the reader is dropped. A failure of this write is ignored: the write path detects failing
-/// devices.
+/// Writes the good copy over the bad ones. It runs in its own task and holds the segment, so that it ends before the
+/// segment is overwritten, even if the reader is dropped. A failure of this write is ignored: the write path detects
+/// failing devices.
 ///
 /// It does not flush: a device may report a failed flush only once, and the batch that issued that flush must get the
 /// error. The batch's flush makes the repair durable, too.
 async fn repair<S: Seam>(hold: SegmentHold<S>, bad: Vec<Device<S>>, offset_bytes: u64, block: S::Block) {
     for device in bad {
-        let _ = hold.0.write_with_retry_to(&device, offset_bytes, vec![block.clone()], Durability::Unflushed).await;
+        let _ = hold.inner.write_with_retry_to(&device, offset_bytes, vec![block.clone()], Durability::Unflushed).await;
     }
     drop(hold);
 }

@@ -128,7 +128,7 @@ pub enum RecoveredContent {
 
 /// A live record that recovery found, the newest of its blocks. It is retired once, like an appended record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RecoveredRecord {
     /// The block, or the first of a range.
     pub address: BlockAddress,
     /// The volume's epoch.
@@ -139,7 +139,7 @@ pub struct Recovered {
     pub content: RecoveredContent,
 }
 
-impl Recovered {
+impl RecoveredRecord {
     /// The blocks that the record holds.
     pub fn blocks(&self) -> Range<BlockNo> {
         match self.content {

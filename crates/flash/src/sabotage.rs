@@ -1,4 +1,4 @@
-//! Faults on purpose, for tests of the checkers.
+//! Deliberate faults, which prove that the checkers of the tests can fail.
 
 /// A rule that the store violates on purpose, so that a test can show that its checker detects it.
 #[doc(hidden)]
@@ -38,7 +38,7 @@ pub enum Sabotage {
     /// A retired record is read although it has expired.
     SkipExpiryCheck,
     /// A segment's summary names a wrong block for the first record of each batch.
-    LyingSummary,
+    WrongSummary,
 }
 
 impl Sabotage {

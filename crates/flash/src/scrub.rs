@@ -1,6 +1,7 @@
 //! Scrub: finds silent damage before a second failure makes it fatal. It reads every copy of the log's blocks at
 //! a bounded rate and checks them. A bad copy is replaced by a good one, as in a read. Without a rate the scrub is off.
 
+use std::ops::Range;
 use std::rc::{Rc, Weak};
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Nanos, Piece, Seam};
@@ -10,7 +11,7 @@ use crate::members::keep_buffers;
 use crate::members::segment_verifier::SegmentVerifier;
 use crate::number::SegmentNo;
 use crate::read::SegmentHold;
-use crate::segments::Segment;
+use crate::segments::{LogSegment, Segment};
 use crate::state::Inner;
 
 /// Minimum time between the starts of two rounds, so that a small log is not read continuously.
@@ -55,17 +56,17 @@ async fn run<S: Seam>(seam: S, inner: Weak<Inner<S>>) {
     }
 }
 
-/// Passes over the log once.
+/// Verifies every copy of the log once, at the present rate.
 async fn run_round<S: Seam>(inner: &Rc<Inner<S>>) {
     let blocks = (inner.state.borrow().superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
     let segments: Vec<_> = inner.state.borrow().segments.chain().collect();
-    for (number, segment, used) in segments {
+    for LogSegment { number, state: segment, open_blocks } in segments {
         if !inner.state.borrow().segments.is_in_log(number, segment.first_sequence) {
             continue;
         }
         let hold = SegmentHold::new(inner, number);
         let mut verifier = SegmentVerifier::new(inner.state.borrow().superblock.store, number, segment);
-        let (mut index, end) = (0, used.unwrap_or(blocks));
+        let (mut index, end) = (0, open_blocks.unwrap_or(blocks));
         while index < end {
             let rate = {
                 let state = inner.state.borrow();
@@ -91,7 +92,7 @@ async fn verify_run<S: Seam>(
     inner: &Rc<Inner<S>>,
     number: SegmentNo,
     segment: &Segment,
-    range: std::ops::Range<u32>,
+    range: Range<u32>,
     verifier: &mut SegmentVerifier,
 ) -> Option<(u32, u64)> {
     let devices = inner.log_devices();

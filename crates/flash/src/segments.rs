@@ -33,13 +33,24 @@ pub struct Segment {
     pub ordinal: u64,
     /// Reads in flight. A held segment is not overwritten.
     pub reads_in_flight: u32,
-    /// Number of times that its retired records have expired since the store was opened, modulo
-    /// [`EXPIRIES_TOLD_APART`].
+    /// Number of times that its retired records have expired since the store was opened, modulo [`EXPIRY_MODULUS`].
+    /// Reads of retired records detect by it that the segment was reused.
     pub expiries: u16,
 }
 
-/// Number of expiries that a position tells apart.
-pub const EXPIRIES_TOLD_APART: u16 = 1 << 13;
+/// Modulus of [`Segment::expiries`]: a record's position stores the number in 13 bits.
+pub const EXPIRY_MODULUS: u16 = 1 << 13;
+
+/// A segment of the log, as [`Segments::chain`] lists it.
+#[derive(Clone, Copy, Debug)]
+pub struct LogSegment {
+    /// The segment's number.
+    pub number: SegmentNo,
+    /// Its state.
+    pub state: Segment,
+    /// Number of used blocks of the open segment; `None` for all others, which get no more batches.
+    pub open_blocks: Option<u32>,
+}
 
 /// The position of the next batch.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +63,7 @@ pub struct OpenSegment {
 
 /// The segments of the store.
 pub struct Segments {
+    /// All segments, by number.
     table: Vec<Segment>,
     /// Segments of the log, oldest first. The last one is the open one if `open` is set.
     chain: VecDeque<SegmentNo>,
@@ -227,11 +239,11 @@ impl Segments {
     pub fn expire_records(&mut self, number: SegmentNo) {
         self.total_expiries += 1;
         let segment = self.get_mut(number);
-        segment.expiries = (segment.expiries + 1) % EXPIRIES_TOLD_APART;
+        segment.expiries = (segment.expiries + 1) % EXPIRY_MODULUS;
     }
 
-    /// True if the log has passed half of the way from the beginning of this segment to its reuse.
-    pub fn is_past_half_life(&self, number: SegmentNo) -> bool {
+    /// True if the log has begun more segments since this one than it will begin before it reuses this one.
+    pub fn is_past_half_of_lifetime(&self, number: SegmentNo) -> bool {
         (self.begun_segments - self.get(number).ordinal) * 2 > self.reuse_distance_segments
     }
 
@@ -247,13 +259,13 @@ impl Segments {
         self.free_segments.push_back(number);
     }
 
-    /// Lent segments below the limit, which the log could use.
-    pub fn lent_usable(&self) -> impl Iterator<Item = SegmentNo> + '_ {
+    /// Lent segments that the log could reclaim and use: those below the limit.
+    pub fn reclaimable_segments(&self) -> impl Iterator<Item = SegmentNo> + '_ {
         self.lent_segments.iter().copied().filter(|number| *number < self.limit_segment)
     }
 
-    /// The number of [`Segments::lent_usable`].
-    pub fn lent_usable_count(&self) -> usize {
+    /// The number of segments that [`Segments::reclaimable_segments`] returns.
+    pub fn reclaimable_count(&self) -> usize {
         // Count the segments past the limit: there are few, if any.
         self.lent_segments.len() - self.lent_segments.range(self.limit_segment..).count()
     }
@@ -288,15 +300,19 @@ impl Segments {
         self.open = self.open.filter(|open| open.segment < self.limit_segment);
     }
 
-    /// Number of segments that may be written now, or once a tail is durable.
-    pub fn free_count(&self) -> usize {
+    /// Number of segments that are free, or will be once a newer tail is durable.
+    pub fn free_or_dead_count(&self) -> usize {
         self.free_segments.iter().chain(&self.dead_segments).filter(|number| **number < self.limit_segment).count()
     }
 
-    /// The log's segments, oldest first: number, content, and for the open segment the number of used blocks.
-    pub fn chain(&self) -> impl Iterator<Item = (SegmentNo, Segment, Option<u32>)> {
-        let open = |number| self.open.filter(|open| open.segment == number).map(|open| open.next_block);
-        self.chain.iter().map(move |number| (*number, *self.get(*number), open(*number)))
+    /// The log's segments, oldest first.
+    pub fn chain(&self) -> impl Iterator<Item = LogSegment> {
+        let open_blocks = |number| self.open.filter(|open| open.segment == number).map(|open| open.next_block);
+        self.chain.iter().map(move |number| LogSegment {
+            number: *number,
+            state: *self.get(*number),
+            open_blocks: open_blocks(*number),
+        })
     }
 
     /// True when the segment belongs to the log and still has this generation.
@@ -304,8 +320,9 @@ impl Segments {
         self.get(number).first_sequence == first_sequence && self.chain.contains(&number)
     }
 
-    /// Number of the oldest segments of the log up to the last one past the limit; 0 if none lies there.
-    pub fn count_to_limit(&self) -> usize {
+    /// Number of segments from the oldest one up to the last one that lies past the limit; 0 if none lies there. They
+    /// must be emptied before the limit can be set.
+    pub fn prefix_len_past_limit(&self) -> usize {
         if self.limit_segment.index() == self.table.len() {
             return 0;
         }
@@ -369,9 +386,9 @@ mod tests {
     fn lent_segments_past_the_limit_are_not_usable_by_the_log() {
         let mut segments =
             Segments::new(SegmentNo(0)..SegmentNo(6), &[], BTreeSet::from([1, 4, 5].map(SegmentNo)), Sequence(1));
-        assert_eq!(segments.lent_usable_count(), 3);
+        assert_eq!(segments.reclaimable_count(), 3);
         assert!(segments.try_set_limit(SegmentNo(4)));
-        assert_eq!((segments.lent_usable_count(), segments.lent_usable().count()), (1, 1));
+        assert_eq!((segments.reclaimable_count(), segments.reclaimable_segments().count()), (1, 1));
     }
 
     #[test]

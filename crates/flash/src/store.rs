@@ -14,12 +14,12 @@ use crate::format::summary::batch_blocks;
 use crate::kept_reads::KeptResult;
 use crate::member_disk::MemberDisk;
 use crate::members::plan::JoinPlan;
-use crate::number::{MemberNo, SegmentNo, Sequence, StoreGeneration};
+use crate::number::{MemberNo, MembershipGeneration, SegmentNo, Sequence};
 use crate::pages::Pages;
-use crate::record::{BlockAddress, Content, Position, Record, Recovered};
+use crate::record::{BlockAddress, Content, Position, Record, RecoveredRecord};
 use crate::recovery::{OpenOptions, open};
 use crate::retirement;
-use crate::segments::Segment;
+use crate::segments::LogSegment;
 use crate::state::jobs::{JobReport, cancel_jobs};
 use crate::state::members::MemberReport;
 use crate::state::retirements::release;
@@ -27,8 +27,8 @@ use crate::state::scrub::ScrubStats;
 use crate::state::{AppendRequest, Inner};
 use task_sync::{BoxFuture, Reply};
 
-/// A choice of the log's oldest segments, for [`Store::old_segments`]. If a segment lies past the end of the smallest
-/// device, all older ones and itself are chosen, too.
+/// Which of the log's oldest segments [`Store::select_old_segments`] returns. If a segment lies past the end of the
+/// smallest device, it and all older ones are chosen, too.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentChoice {
     /// Segments that were opened by this time.
@@ -39,7 +39,7 @@ pub struct SegmentChoice {
     pub live_records_max: u64,
 }
 
-/// Result of [`Store::old_segments`].
+/// Result of [`Store::select_old_segments`].
 #[derive(Clone, Debug)]
 pub struct OldSegments {
     /// The segments.
@@ -50,6 +50,7 @@ pub struct OldSegments {
 
 /// The oldest part of the log is 1/8 of its segments, but at least [`OLDEST_SEGMENTS_MIN`].
 const OLDEST_SEGMENTS_DIVISOR: usize = 8;
+/// Minimum number of segments in the oldest part of the log.
 const OLDEST_SEGMENTS_MIN: usize = 2;
 
 /// An open store. Clones are handles to the same store, on the same core.
@@ -74,7 +75,7 @@ impl<S: Seam> Store<S> {
         seam: &S,
         disks: &[MemberDisk<S>],
         options: OpenOptions,
-    ) -> Result<(Self, Vec<Recovered>), StoreError> {
+    ) -> Result<(Self, Vec<RecoveredRecord>), StoreError> {
         let (inner, recovered) = open(seam, disks, options).await?;
         Ok((Store(inner), recovered))
     }
@@ -117,6 +118,7 @@ impl<S: Seam> Store<S> {
         self.append_with(tombstones, true).await
     }
 
+    /// Checks the records, queues them for the next batch and waits for it.
     async fn append_with(&self, records: Vec<Record<S>>, is_tombstone: bool) -> Result<Vec<Position>, StoreError> {
         assert!((1..=self.records_max()).contains(&records.len()), "{} records in one append", records.len());
         for record in &records {
@@ -172,10 +174,10 @@ impl<S: Seam> Store<S> {
         crate::kept_reads::has_expired(&self.0, &position)
     }
 
-    /// True if the segment of a kept record will be reused before the log has filled as many segments as since the
-    /// record was appended.
+    /// True if the segment of a kept record has passed half of its lifetime: the log has filled more segments since the
+    /// record was appended than it will fill before it reuses the segment.
     pub fn expires_soon(&self, position: Position) -> bool {
-        self.0.state.borrow().segments.is_past_half_life(position.segment())
+        self.0.state.borrow().segments.is_past_half_of_lifetime(position.segment())
     }
 
     /// Segments that are free for the log, in percent of all: the log fills them before it reuses the segment of a
@@ -237,7 +239,7 @@ impl<S: Seam> Store<S> {
 
     /// The number of the member that takes over the log when `member` is removed, if one does.
     pub fn log_successor(&self, member: MemberNo) -> Option<MemberNo> {
-        crate::succession::successor_number(&self.0, member)
+        crate::log_members::log_successor_number(&self.0, member)
     }
 
     /// Replaces member `old`, which may be out of service, by a device. Returns the new number when the device is a
@@ -274,8 +276,8 @@ impl<S: Seam> Store<S> {
     }
 
     /// Pauses or resumes that change; false when there is none.
-    pub fn pause_job(&self, is_paused: bool) -> bool {
-        self.0.state.borrow_mut().jobs.pause(is_paused)
+    pub fn set_job_paused(&self, is_paused: bool) -> bool {
+        self.0.state.borrow_mut().jobs.set_paused(is_paused)
     }
 
     /// Cancels that change; false when there is none. The change ends in [`StoreError::Cancelled`], unless it is
@@ -296,7 +298,7 @@ impl<S: Seam> Store<S> {
 
     /// Generation of the newest membership that all members in service hold durably: +1 with every change. The change
     /// by which the last member fails reaches no device, so it does not count.
-    pub fn generation(&self) -> StoreGeneration {
+    pub fn generation(&self) -> MembershipGeneration {
         self.0.state.borrow().durable_generation
     }
 
@@ -305,7 +307,7 @@ impl<S: Seam> Store<S> {
     /// or times out, it is called again; appends fail meanwhile.
     pub fn set_generation_recorder(
         &self,
-        record: impl Fn(StoreGeneration) -> BoxFuture<'static, Result<(), String>> + 'static,
+        record: impl Fn(MembershipGeneration) -> BoxFuture<'static, Result<(), String>> + 'static,
     ) {
         self.0.state.borrow_mut().generation_recorder = Some(Rc::new(record));
     }
@@ -319,36 +321,36 @@ impl<S: Seam> Store<S> {
     /// from being reused.
     pub fn oldest_segments(&self) -> BTreeSet<SegmentNo> {
         let state = self.0.state.borrow();
-        let sealed = state.segments.chain().filter(|(_, _, open)| open.is_none()).map(|(number, _, _)| number);
+        let sealed =
+            state.segments.chain().filter(|segment| segment.open_blocks.is_none()).map(|segment| segment.number);
         let count = (state.segments.chain().count() / OLDEST_SEGMENTS_DIVISOR).max(OLDEST_SEGMENTS_MIN);
         sealed.take(count).collect()
     }
 
-    /// The oldest segments of the log, as many as `choice` asks for.
-    pub fn old_segments(&self, choice: &SegmentChoice) -> OldSegments {
+    /// Selects segments from the oldest one on, as `choice` defines. Destage empties them, so that the tail can move.
+    pub fn select_old_segments(&self, choice: &SegmentChoice) -> OldSegments {
         let state = self.0.state.borrow();
         let half = if choice.includes_older_half { state.segments.chain().count() / 2 } else { 0 };
-        let older = half.max(state.segments.count_to_limit());
-        let mut live = 0;
-        let has_room = |(_, segment, _): &(SegmentNo, Segment, Option<u32>)| {
-            let is_first = live == 0;
-            live += u64::from(segment.live_records);
-            is_first || live <= choice.live_records_max
-        };
-        let is_old = |(index, (_, segment, _)): &(usize, (SegmentNo, Segment, Option<u32>))| {
-            *index < older || segment.opened_at <= choice.opened_by
-        };
+        // Segments up to this index are chosen whatever their age.
+        let older = half.max(state.segments.prefix_len_past_limit());
+        let is_old =
+            |(index, segment): &(usize, LogSegment)| *index < older || segment.state.opened_at <= choice.opened_by;
         let old: Vec<_> = state.segments.chain().enumerate().take_while(is_old).map(|(_, segment)| segment).collect();
-        let count = old.len();
-        let numbers: BTreeSet<_> = old.into_iter().take_while(has_room).map(|(number, _, _)| number).collect();
-        let are_more = numbers.len() < count;
-        OldSegments { numbers, has_more: are_more }
+        let mut live_records = 0;
+        let fits_limit = |segment: &&LogSegment| {
+            let is_first = live_records == 0;
+            live_records += u64::from(segment.state.live_records);
+            is_first || live_records <= choice.live_records_max
+        };
+        let numbers: BTreeSet<_> = old.iter().take_while(fits_limit).map(|segment| segment.number).collect();
+        let has_more = numbers.len() < old.len();
+        OldSegments { numbers, has_more }
     }
 
-    /// Time since which the oldest segment of the log has been in use: no record was appended earlier, or, if a
-    /// recovery found it, the time of the opening. `None`: the log is empty.
+    /// The time at which the oldest segment of the log was opened, or the store, if a recovery found the segment. No
+    /// record is older. `None` if the log is empty.
     pub fn oldest_since(&self) -> Option<Nanos> {
-        self.0.state.borrow().segments.chain().next().map(|(_, segment, _)| segment.opened_at)
+        self.0.state.borrow().segments.chain().next().map(|segment| segment.state.opened_at)
     }
 
     /// The number of log segments that are free, or will be once a tail is durable or the pages in them are dropped,
@@ -358,12 +360,12 @@ impl<S: Seam> Store<S> {
         let next = state.next_sequence;
         state.segments.advance_tail(next);
         let usable = state.superblock.log_segment_count - state.superblock.journal_segments();
-        (state.segments.free_count() + state.segments.lent_usable_count(), usable as usize)
+        (state.segments.free_or_dead_count() + state.segments.reclaimable_count(), usable as usize)
     }
 
     /// True if a segment in use lies past the end of the smallest device of the log.
     pub fn has_segments_past_limit(&self) -> bool {
-        self.0.state.borrow().segments.count_to_limit() > 0
+        self.0.state.borrow().segments.prefix_len_past_limit() > 0
     }
 
     /// Waits for batches in progress and moves the durable tail as far as possible. If no record is live, the tail

@@ -8,7 +8,7 @@ use crate::error::StoreError;
 use crate::format::Uuid;
 use crate::format::superblock::{MemberEntry, MemberState, Role, SUPERBLOCK_OFFSETS, Superblock, SuperblockError};
 
-/// The identity of the device that a superblock describes as its own.
+/// The identity of the device that holds this superblock.
 pub fn identity(superblock: &Superblock) -> Uuid {
     own_entry(superblock).uuid
 }
@@ -61,9 +61,9 @@ pub async fn read_superblock<S: Seam>(
     newest.ok_or_else(|| StoreError::NoStore { device: device.name(), reason })
 }
 
-/// True if the device of `superblock` was used without the members that `newest` lists (split brain): it may have data
-/// that they lack.
-pub fn was_used_apart(superblock: &Superblock, newest: &Superblock) -> bool {
+/// True if the device of `superblock` was written without the members that `newest` lists (split brain): it may have
+/// data that they lack.
+pub fn has_diverged(superblock: &Superblock, newest: &Superblock) -> bool {
     let is_removed = |state| matches!(state, MemberState::Lost | MemberState::Vacant);
     let pairs = superblock.members.iter().zip(&newest.members);
     let records_serving_member_as_removed = pairs

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use flash::{
-    BlockAddress, BlockNo, Content, Epoch, FormatOptions, MapLoaded, MemberDisk, OpenOptions, Ownership, PageNo, Pages,
-    Record, Recovered, RecoveredContent, Store, StoreError, StoreGeneration, VolumeId, identify, inspect,
-    read_manifest,
+    BlockAddress, BlockNo, Content, Epoch, FormatOptions, MapLoadOutcome, MemberDisk, MembershipGeneration,
+    OpenOptions, Ownership, PageNo, Pages, Record, RecoveredContent, RecoveredRecord, Store, StoreError, VolumeId,
+    identify, inspect, read_manifest,
 };
 use seam::real::{RealCoreSpec, RealSeam, run_core};
 use seam::{BLOCK_BYTES, Block, BlockMut, DiskOpen, Nanos, Seam};
@@ -113,7 +113,7 @@ async fn page_bytes(seam: &RealSeam, pages: &Pages<RealSeam>, volume: VolumeId, 
     read.into_iter().map(|block| block.ok().map(|block| byte(&block))).collect()
 }
 
-async fn check_log(seam: &RealSeam, store: &Store<RealSeam>, mut recovered: Vec<Recovered>) {
+async fn check_log(seam: &RealSeam, store: &Store<RealSeam>, mut recovered: Vec<RecoveredRecord>) {
     recovered.sort_by_key(|record| record.address);
     let shown: Vec<_> = recovered.iter().map(|record| (record.address, record.epoch.0, record.content)).collect();
     let data = |block| (BlockAddress { volume_id: DIRTY, block: BlockNo(block) }, block + 1, RecoveredContent::Data);
@@ -130,7 +130,7 @@ async fn check_log(seam: &RealSeam, store: &Store<RealSeam>, mut recovered: Vec<
 
 async fn check_pages(seam: &RealSeam, pages: &Pages<RealSeam>) {
     let loaded = pages.load().await;
-    assert_eq!(loaded, MapLoaded { pages: 3, suspect_pages: 1, drop_reason: None });
+    assert_eq!(loaded, MapLoadOutcome { pages: 3, suspect_pages: 1, drop_reason: None });
     for (page, first) in [(3, 10), (4, 30)] {
         let expected: Vec<_> = (0..16).map(|number| Some(first + number)).collect();
         assert_eq!(page_bytes(seam, pages, CACHED, page).await, expected);
@@ -151,7 +151,7 @@ fn golden_stores_yield_their_log_pages_and_manifest() {
             let identity = identify(&seam, &disks, OpenOptions::default()).await.expect("a store");
             assert_eq!(
                 (identity.ownership, identity.generation, identity.devices.len()),
-                (OWNERSHIP, StoreGeneration(1), 2)
+                (OWNERSHIP, MembershipGeneration(1), 2)
             );
             let manifest = read_manifest(&seam, &disks, identity.store).await.expect("of a known format");
             assert_eq!(manifest.expect("it was saved").payload, MANIFEST);

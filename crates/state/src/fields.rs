@@ -64,4 +64,4 @@ macro_rules! plain_number {
 }
 
 plain_number!(sequence, Sequence);
-plain_number!(store_generation, StoreGeneration);
+plain_number!(store_generation, MembershipGeneration);

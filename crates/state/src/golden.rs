@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::VolumeId;
-use flash::{Ownership, Sequence, StoreGeneration};
+use flash::{MembershipGeneration, Ownership, Sequence};
 
 use super::*;
 
@@ -62,7 +62,7 @@ fn sample() -> State {
         revision: 17,
         stores: vec![
             StoreRecord {
-                generation: StoreGeneration(5),
+                generation: MembershipGeneration(5),
                 epoch: 42,
                 life: 0xfeed,
                 openings: vec!["000000000000beef".to_owned()],
@@ -71,7 +71,7 @@ fn sample() -> State {
                 given_up: BTreeSet::from(["9999aaaabbbbcccc".to_owned()]),
                 ..StoreRecord::new(STORE)
             },
-            StoreRecord { generation: StoreGeneration(1), epoch: 7, life: 1, ..StoreRecord::new(OTHER_STORE) },
+            StoreRecord { generation: MembershipGeneration(1), epoch: 7, life: 1, ..StoreRecord::new(OTHER_STORE) },
         ],
         older_than: Some(OlderThan { store: OTHER_STORE.to_owned(), epoch: 44, known: 42 }),
         unclaimed: BTreeSet::from([OTHER_STORE.to_owned()]),
@@ -120,7 +120,7 @@ fn golden_copies_of_the_records_on_flash_are_recovered() {
         let inventory = StoreInventory {
             store: STORE.to_owned(),
             ownership: Ownership { owner, epoch: 42, life: 0xfeed },
-            generation: StoreGeneration(5),
+            generation: MembershipGeneration(5),
             manifest: Some(golden.bytes),
             dirty_blocks: BTreeMap::from([(VolumeId(0x1111_2222_3333_4444), 6)]),
         };

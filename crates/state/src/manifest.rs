@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use engine::VolumeId;
-use flash::{Ownership, StoreGeneration};
+use flash::{MembershipGeneration, Ownership};
 use serde::{Deserialize, Serialize};
 
 use super::content::ContentRecord;
@@ -45,7 +45,7 @@ pub struct StoreInventory {
     /// Owner of the last opening.
     pub ownership: Ownership,
     /// The generation of its members.
-    pub generation: StoreGeneration,
+    pub generation: MembershipGeneration,
     /// The owner's copy of the records, if one was found.
     pub manifest: Option<Vec<u8>>,
     /// Dirty blocks in its log, by volume ID.
@@ -349,7 +349,7 @@ mod tests {
         let inventory = StoreInventory {
             store: "ab".into(),
             ownership: Ownership { owner: uuid_of(&state.identity).expect("digits"), epoch: 9, life: 60 },
-            generation: StoreGeneration(3),
+            generation: MembershipGeneration(3),
             manifest,
             dirty_blocks: BTreeMap::from([(VolumeId(7), 12), (VolumeId(99), 4)]),
         };
@@ -376,7 +376,7 @@ mod tests {
         let refused = rebuild(stale, &inventory);
         assert!(matches!(refused, Err(RebuildError::Older { .. })), "another store was used later: {refused:?}");
         let mut known = state.clone();
-        known.store_mut("ab").generation = StoreGeneration(4);
+        known.store_mut("ab").generation = MembershipGeneration(4);
         assert!(
             matches!(rebuild(known, &inventory), Err(RebuildError::Older { .. })),
             "a device that was taken out since"

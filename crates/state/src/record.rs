@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use engine::VolumeId;
-use flash::StoreGeneration;
+use flash::MembershipGeneration;
 use format_version::{NewerFormat, Release};
 use serde::{Deserialize, Serialize};
 
@@ -322,7 +322,7 @@ impl State {
             }
             if self.store(&store).is_none() {
                 self.stores.push(StoreRecord {
-                    generation: StoreGeneration(generation),
+                    generation: MembershipGeneration(generation),
                     map_unusable,
                     ..StoreRecord::new(&store)
                 });

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use flash::{Sequence, StoreGeneration};
+use flash::{MembershipGeneration, Sequence};
 use serde::{Deserialize, Serialize};
 
 use super::fields::{hex, is_zero, sequence, show_number, store_generation};
@@ -15,7 +15,7 @@ pub struct StoreRecord {
     pub store: String,
     /// Last seen generation of its members: devices with an older one were taken out of service.
     #[serde(with = "store_generation")]
-    pub generation: StoreGeneration,
+    pub generation: MembershipGeneration,
     /// The directory's generation at the last opening.
     #[serde(default)]
     pub epoch: u64,

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use flash::{Ownership, Sequence, StoreGeneration};
+use flash::{MembershipGeneration, Ownership, Sequence};
 
 use super::fields::show_number;
 use super::record::State;
@@ -219,7 +219,7 @@ impl State {
     }
 
     /// Records that a store was opened in this life, which all its superblocks name now.
-    pub fn record_store_opened(&mut self, store: &str, generation: StoreGeneration) {
+    pub fn record_store_opened(&mut self, store: &str, generation: MembershipGeneration) {
         let (epoch, life) = (self.generation, self.life);
         let record = self.store_mut(store);
         (record.epoch, record.life, record.generation) = (epoch, life, generation);
@@ -323,7 +323,7 @@ mod tests {
         let found = found(before, holds_data);
         let used = state.check_store(&found).expect("the store may be used");
         state.record_store_use(&found, used);
-        state.record_store_opened("ab", StoreGeneration(1));
+        state.record_store_opened("ab", MembershipGeneration(1));
         state.ownership()
     }
 
@@ -368,7 +368,7 @@ mod tests {
             "killed again, before any was written"
         );
         let second = state.ownership();
-        state.record_store_opened("ab", StoreGeneration(1));
+        state.record_store_opened("ab", MembershipGeneration(1));
         let refused = state.check_store(&both(second, first));
         assert!(matches!(&refused, Err(Refusal::DeviceOlder { device, .. }) if device == "d1"), "{refused:?}");
         let mut foreign = State::default();

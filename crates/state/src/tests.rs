@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use engine::{CacheMode, VolumeId, WritePolicy};
-use flash::StoreGeneration;
+use flash::MembershipGeneration;
 
 use super::*;
 
@@ -272,7 +272,7 @@ fn single_store_of_an_earlier_version_becomes_the_first_record() {
     let state = dir.state();
     assert_eq!(
         state.store("ab").map(|store| (store.generation, store.map_unusable, store.life)),
-        Some((StoreGeneration(4), true, 0))
+        Some((MembershipGeneration(4), true, 0))
     );
     assert_eq!(state.wear["f0"].dirty_bytes, 3);
     let store_of = |life| FoundStore {

@@ -219,8 +219,8 @@ impl Daemon {
                 self.flash.replace(&old, &new, force, progress).await?;
                 Ok(self.flash_answer().await)
             }
-            Request::FlashPause {} => self.control_flash_job(|store| store.pause_job(true)).await,
-            Request::FlashResume {} => self.control_flash_job(|store| store.pause_job(false)).await,
+            Request::FlashPause {} => self.control_flash_job(|store| store.set_job_paused(true)).await,
+            Request::FlashResume {} => self.control_flash_job(|store| store.set_job_paused(false)).await,
             Request::FlashCancel {} => self.control_flash_job(|store| store.cancel_job()).await,
             Request::VolumeList {} => Ok(Answer::Volumes(self.volume_reports().await)),
             Request::VolumeShow { name } => self.show(&name).await,

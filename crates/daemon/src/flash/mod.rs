@@ -27,7 +27,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use engine::{BlockNo, VolumeId, WritePolicy};
-use flash::{Ownership, Sequence, StoreGeneration, StoreIdentity};
+use flash::{MembershipGeneration, Ownership, Sequence, StoreIdentity};
 use messages::report::FlashReport;
 use messages::{ErrorKind, Failure};
 use tokio::sync::mpsc;
@@ -83,7 +83,7 @@ struct WholeLog {
     /// The store as found without the missing member.
     pub identity: StoreIdentity,
     /// The membership generation in the superblocks of the present devices.
-    pub generation: StoreGeneration,
+    pub generation: MembershipGeneration,
     /// False if no member is missing and the log has no dirty data.
     pub holds_data: bool,
     /// The owner that the superblock of each present device names, by the device's path.

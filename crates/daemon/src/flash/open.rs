@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use flash::{
-    DeviceContent, DeviceFindings, FormatOptions, MemberDisk, MemberNo, MemberReport, MemberState, OpenOptions,
-    Ownership, Role, Sequence, Store, StoreError, StoreGeneration, StoreIdentity,
+    DeviceContent, DeviceFindings, FormatOptions, MemberDisk, MemberNo, MemberReport, MemberState,
+    MembershipGeneration, OpenOptions, Ownership, Role, Sequence, Store, StoreError, StoreIdentity,
 };
 use seam::Disk;
 use seam::real::{PATH_TIMEOUT, RealSeam};
@@ -19,7 +19,7 @@ use config::FlashConfig;
 use state::{Refusal, absolute_device, devices_in_copy, show_uuid};
 
 /// A generation that is to be saved in the state directory, and the channel for the result.
-pub type GenerationToRecord = (StoreGeneration, oneshot::Sender<Result<(), String>>);
+pub type GenerationToRecord = (MembershipGeneration, oneshot::Sender<Result<(), String>>);
 
 /// A flash log that was opened.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct OpenedStore {
     /// The store's identity, 32 hexadecimal digits.
     pub store: String,
     /// Its membership generation.
-    pub generation: StoreGeneration,
+    pub generation: MembershipGeneration,
     /// The devices' identities and paths.
     pub names: DeviceNames,
     /// Device identities of earlier versions, and the present ones.
@@ -182,7 +182,7 @@ pub struct OpenParameters {
     /// The owner to write into its superblocks.
     pub ownership: Ownership,
     /// The membership generation that was last saved.
-    pub generation: StoreGeneration,
+    pub generation: MembershipGeneration,
     /// The sequence of its log when it was closed.
     pub sequence_min: Sequence,
     /// Its map of clean pages is unusable.
@@ -617,7 +617,7 @@ mod tests {
         let paths = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect();
         let mut opened = OpenedStore {
             store: "s".to_owned(),
-            generation: StoreGeneration(1),
+            generation: MembershipGeneration(1),
             names: DeviceNames::default(),
             renamed: Vec::new(),
             formatted: false,

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use engine::{Volume, WritePolicy};
-use flash::{MemberReport, MemberStatus, StoreGeneration};
+use flash::{MemberReport, MemberStatus, MembershipGeneration};
 use seam::Seam;
 
 use super::super::cores::CoreLocal;
@@ -24,7 +24,7 @@ pub struct LastCheck {
 /// Status of the log at a check.
 struct LogStatus {
     members: Vec<MemberReport>,
-    generation: StoreGeneration,
+    generation: MembershipGeneration,
     /// The reason why the map of clean pages cannot be written any more, if any.
     map_failure: Option<String>,
     /// A map that replaces the one from before the start is durable.

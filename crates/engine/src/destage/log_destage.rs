@@ -147,7 +147,7 @@ impl<S: Seam> Shard<S> {
             includes_older_half: reason == RoundReason::AboveTarget,
             live_records_max: (ROUND_BLOCKS_MAX as u64) << destage.widening_log2.get(),
         };
-        let OldSegments { numbers: segments, has_more } = self.core.log()?.old_segments(&choice);
+        let OldSegments { numbers: segments, has_more } = self.core.log()?.select_old_segments(&choice);
         if segments.is_empty() {
             return Some(Round { found_blocks: 0, has_more });
         }

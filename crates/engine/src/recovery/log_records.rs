@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use flash::{BlockNo, Recovered, RecoveredContent};
+use flash::{BlockNo, RecoveredContent, RecoveredRecord};
 use seam::Seam;
 use seam::persist::ShmImage;
 
@@ -13,7 +13,7 @@ use crate::shard::{Shard, ShardRef};
 impl<S: Seam> Shard<S> {
     /// Installs `records`: the newest records of the volume, in order of block. Records of blocks that persisted memory
     /// lists as out of date are ignored. Returns true if there are records past the volume's end.
-    pub fn recover(self: &ShardRef<S>, records: &[Recovered], image: &ShmImage) -> bool {
+    pub fn recover(self: &ShardRef<S>, records: &[RecoveredRecord], image: &ShmImage) -> bool {
         let end = BlockNo(self.block_count());
         let outdated = merge_outdated_ranges(image);
         let is_valid = |block: BlockNo| {

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-use flash::{MapLoaded, Pages, Store};
+use flash::{MapLoadOutcome, Pages, Store};
 use seam::{Nanos, Seam};
 
 use super::kept_records::KeptTotals;
@@ -62,7 +62,7 @@ pub struct CoreState<S: Seam> {
     /// The clean pages on flash.
     pages: RefCell<Option<Pages<S>>>,
     /// The result of reading the map of clean pages.
-    map_loaded: RefCell<Option<MapLoaded>>,
+    map_loaded: RefCell<Option<MapLoadOutcome>>,
     map_loaded_signal: Signal,
     promoter: Promoter<S>,
     /// A task is flushing backings to free regions of the write-intent log.
@@ -155,7 +155,7 @@ impl<S: Seam> CoreState<S> {
     }
 
     /// The result of reading the map of clean pages; `None` while it is being read.
-    pub fn map_loaded(&self) -> Option<MapLoaded> {
+    pub fn map_loaded(&self) -> Option<MapLoadOutcome> {
         self.map_loaded.borrow().clone()
     }
 

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{BlockNo, EXPIRIES_TOLD_APART, Position};
+use flash::{BlockNo, EXPIRY_MODULUS, Position};
 use seam::{BLOCK_BYTES, Seam};
 
 use super::core_state::CoreState;
@@ -20,7 +20,7 @@ const ENTRY_BYTES: usize = 19;
 /// A volume is swept when 1/8 of the segments has expired since its last sweep.
 const SWEEPS_PER_CYCLE: u64 = 8;
 /// A volume is swept at the latest after this number of expiries: half of the number that a position tells apart.
-const EXPIRIES_PER_SWEEP_MAX: u64 = EXPIRIES_TOLD_APART as u64 / 2;
+const EXPIRIES_PER_SWEEP_MAX: u64 = EXPIRY_MODULUS as u64 / 2;
 /// Minimum number of chunks that sweeps may examine in one tick: about 0.1 ms.
 const SWEPT_CHUNKS_PER_TICK_MIN: usize = 32;
 /// Maximum number of chunks that sweeps examine in one tick: about 3 ms.

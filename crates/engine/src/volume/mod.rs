@@ -647,7 +647,7 @@ impl<S: Seam> Volume<S> {
 
     /// Adopts the volume's log records, sorted by block, before the volume is served. Records that persisted memory
     /// lists as out of date do not count. Returns true if there are records past the volume's end.
-    pub(crate) fn recover(&self, records: &[flash::Recovered], image: &ShmImage) -> bool {
+    pub(crate) fn recover(&self, records: &[flash::RecoveredRecord], image: &ShmImage) -> bool {
         self.0.shard.recover(records, image)
     }
 

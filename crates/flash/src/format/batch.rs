@@ -9,8 +9,11 @@ use metadata_block::{get, get_u32, get_u64, put};
 /// Maximum number of records of a header.
 pub const RECORDS_MAX: usize = 99;
 
+/// The first bytes of a batch header.
 pub(super) const MAGIC: [u8; 8] = *b"HOTSETLB";
+/// Byte offset of the first record in a header.
 const RECORDS_AT: usize = 128;
+/// Bytes of a record in a header.
 pub(super) const RECORD_BYTES: usize = 40;
 /// Exclusive bound of block numbers: the byte offset of a higher one would overflow a file offset.
 pub const BLOCKS_END: BlockNo = BlockNo(1 << 51);

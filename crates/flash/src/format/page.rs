@@ -15,6 +15,7 @@ pub const PAIR_BYTES: u64 = (2 * BLOCK_BYTES + SECTOR_BYTES) as u64;
 /// Number of copies of a pair's checksums in their sector.
 pub const CHECKSUM_COPIES: usize = SECTOR_BYTES / 8;
 
+/// The first bytes of a page segment.
 pub(super) const MAGIC: [u8; 8] = *b"HOTSETPG";
 /// The kind of a page segment; a log segment has kind 1.
 const KIND_PAGES: u32 = 2;
@@ -54,7 +55,7 @@ pub fn run_byte_range(blocks: &Range<u32>) -> Range<u64> {
 
 /// The content of a page segment's header block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageHeader {
+pub struct PageSegmentHeader {
     /// Identity of the store.
     pub store: Uuid,
     /// The member.
@@ -65,7 +66,7 @@ pub struct PageHeader {
     pub segment_generation: u64,
 }
 
-impl PageHeader {
+impl PageSegmentHeader {
     /// Encodes the header block.
     pub fn encode(&self) -> Box<Raw> {
         let mut raw = Box::new([0; BLOCK_BYTES]);
@@ -80,13 +81,13 @@ impl PageHeader {
         raw
     }
 
-    /// Decodes the bytes of [`PageHeader::encode`]; `None` for any other bytes.
-    pub fn decode(raw: &Raw) -> Option<PageHeader> {
+    /// Decodes the bytes of [`PageSegmentHeader::encode`]; `None` for any other bytes.
+    pub fn decode(raw: &Raw) -> Option<PageSegmentHeader> {
         if get::<8>(raw, 0) != MAGIC || get_u32(raw, 8) != VERSION || get_u32(raw, 76) != KIND_PAGES {
             return None;
         }
         valid_checksum(raw)?;
-        Some(PageHeader {
+        Some(PageSegmentHeader {
             store: get(raw, 16),
             member: MemberNo(get_u32(raw, 12)),
             segment: SegmentNo(get_u32(raw, 56)),
@@ -215,14 +216,18 @@ mod tests {
 
     #[test]
     fn flipped_bit_of_a_header_is_rejected() {
-        let header =
-            PageHeader { store: [4; 16], member: MemberNo(1), segment: SegmentNo(77), segment_generation: 1 << 41 };
+        let header = PageSegmentHeader {
+            store: [4; 16],
+            member: MemberNo(1),
+            segment: SegmentNo(77),
+            segment_generation: 1 << 41,
+        };
         let raw = header.encode();
-        assert_eq!(PageHeader::decode(&raw), Some(header));
+        assert_eq!(PageSegmentHeader::decode(&raw), Some(header));
         for bit in 0..raw.len() * 8 {
             let mut damaged = raw.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(PageHeader::decode(&damaged), None, "bit {bit}");
+            assert_eq!(PageSegmentHeader::decode(&damaged), None, "bit {bit}");
         }
     }
 }

@@ -10,9 +10,11 @@ use super::{CHECKSUM_AT, Raw, Uuid, VERSION, seal, valid_checksum};
 use crate::number::{BootEpoch, CommitNo, SegmentNo, Sequence};
 use metadata_block::{get, get_u32, get_u64, put};
 
+/// The first bytes of a summary.
 const MAGIC: [u8; 8] = *b"HOTSETLS";
 /// Offset of the payload in the first block; it ends there before the block's checksum and goes on in whole blocks.
 const PAYLOAD_AT: usize = 128;
+/// Bytes of the payload in the first block.
 const FIRST_PAYLOAD_BYTES: usize = CHECKSUM_AT - PAYLOAD_AT;
 /// Bytes of a batch in the payload, without its records.
 const BATCH_BYTES: usize = 24;

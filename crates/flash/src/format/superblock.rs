@@ -6,7 +6,7 @@ use std::ops::Range;
 use format_version::{NewerFormat, Release};
 
 use super::{FIRST_SEGMENT_BYTES, Raw, Uuid, VERSION, seal, valid_checksum};
-use crate::number::{BootEpoch, CommitNo, MemberNo, SegmentNo, Sequence, StoreGeneration};
+use crate::number::{BootEpoch, CommitNo, MemberNo, MembershipGeneration, SegmentNo, Sequence};
 use metadata_block::{get, get_u32, get_u64, put};
 
 /// Byte offsets of the two superblock copies of a device. Each write overwrites the copy that is not the newest.
@@ -21,14 +21,17 @@ pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 /// Exclusive bound of the membership generation: member entries store its low 32 bits.
 const GENERATION_MAX: u64 = 1 << 31;
 
+/// The first bytes of a superblock.
 const MAGIC: [u8; 8] = *b"HOTSETFL";
-const MEMBERS_AT: usize = 128;
+// Byte offsets of fields. The offsets of earlier fields are literals in `encode` and `decode`.
 const EPOCH_AT: usize = 112;
+const MEMBERS_AT: usize = 128;
 const JOURNAL_AT: usize = 384;
 const OWNER_AT: usize = 400;
 const LIFE_AT: usize = 416;
 /// Offset at which a later format names the first release that reads it ([`Release::unpack`]); 0 in this format.
 const NEEDS_AT: usize = 424;
+/// Bytes of a member's entry.
 const MEMBER_BYTES: usize = 32;
 
 /// The state of a member.
@@ -116,7 +119,7 @@ pub struct Superblock {
     /// +1 with every write of a superblock.
     pub revision: u64,
     /// +1 with every change of the members.
-    pub generation: StoreGeneration,
+    pub generation: MembershipGeneration,
     /// The number of this device among the members.
     pub member: MemberNo,
     /// All members.
@@ -256,7 +259,7 @@ impl Superblock {
         let member = MemberNo(get_u32(raw, 56));
         let journal_bytes = get_u64(raw, JOURNAL_AT + 8);
         let journal_end = journal_bytes.saturating_add(super::journal::JOURNAL_AT);
-        // The revision, boot epoch, tail, begin, and the journal's last commit.
+        // The revision, boot epoch, tail, first sequence number, and the journal's last commit.
         let counters = [48, 96, 104, 120, JOURNAL_AT].map(|at| get_u64(raw, at));
         let is_valid = (1..=MEMBERS_MAX).contains(&count)
             && member.index() < count
@@ -276,7 +279,7 @@ impl Superblock {
         Ok(Superblock {
             store: get(raw, 32),
             revision: get_u64(raw, 48),
-            generation: StoreGeneration(get_u64(raw, 64)),
+            generation: MembershipGeneration(get_u64(raw, 64)),
             member,
             members,
             segment_bytes,
@@ -310,7 +313,7 @@ mod tests {
         Superblock {
             store: [9; 16],
             revision: 7,
-            generation: StoreGeneration(3),
+            generation: MembershipGeneration(3),
             member: MemberNo(1),
             members: vec![
                 member(1, MemberState::Lost, Role::Log),

@@ -9,7 +9,7 @@ use seam::{DiskResult, Seam};
 use super::commit::{build_free_record, build_slot_record, remove_failed_members, write};
 use crate::device::Device;
 use crate::error::StoreError;
-use crate::format::journal::{RECORDS_MAX, Record};
+use crate::format::journal::{JournalRecord, RECORDS_MAX};
 use crate::membership::failures_of;
 use crate::number::CommitNo;
 use crate::page_map::PageState;
@@ -31,9 +31,9 @@ pub fn devices_of<S: Seam>(inner: &Inner<S>, checkpoint: &Checkpoint) -> Vec<Dev
 /// Writes the next piece.
 pub async fn write_piece<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
     let Some((checkpoint, records)) = take_next_piece(inner) else { return Ok(()) };
-    let sequence = inner.pages.borrow().journal.last_durable_commit;
+    let commit_no = inner.pages.borrow().journal.last_durable_commit;
     let devices = devices_of(inner, &checkpoint);
-    let head = write(inner, &devices, checkpoint.head, sequence, &records, false).await?;
+    let head = write(inner, &devices, checkpoint.head, commit_no, &records, false).await?;
     if let Some(checkpoint) = &mut inner.pages.borrow_mut().journal.checkpoint {
         checkpoint.head = head;
     }
@@ -43,12 +43,12 @@ pub async fn write_piece<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError
 /// Appends the records of a commit to the checkpoint in progress.
 pub async fn append_commit<S: Seam>(
     inner: &Rc<Inner<S>>,
-    sequence: CommitNo,
-    records: &[Record],
+    commit_no: CommitNo,
+    records: &[JournalRecord],
 ) -> Result<(), StoreError> {
     let Some(checkpoint) = inner.pages.borrow().journal.checkpoint.clone() else { return Ok(()) };
     let devices = devices_of(inner, &checkpoint);
-    let head = write(inner, &devices, checkpoint.head, sequence, records, false).await?;
+    let head = write(inner, &devices, checkpoint.head, commit_no, records, false).await?;
     if let Some(checkpoint) = &mut inner.pages.borrow_mut().journal.checkpoint {
         checkpoint.head = head;
     }
@@ -76,7 +76,7 @@ pub async fn flush<S: Seam>(inner: &Rc<Inner<S>>) -> Result<bool, StoreError> {
 }
 
 /// The records of the next piece, and the checkpoint advanced past them.
-fn take_next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>)> {
+fn take_next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<JournalRecord>)> {
     let members: Vec<_> = {
         let state = inner.state.borrow();
         let serving = state.superblock.numbered_members().filter(|(member, _)| state.superblock.serves(*member));
@@ -89,13 +89,13 @@ fn take_next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>
     let mut next_frame = match checkpoint.next_frame {
         Some(next_frame) => next_frame,
         None => {
-            records.extend(members.iter().map(|(member, uuid)| Record::Member { member: *member, uuid: *uuid }));
+            records.extend(members.iter().map(|(member, uuid)| JournalRecord::Member { member: *member, uuid: *uuid }));
             state.journal.recorded_members = members.iter().map(|(member, _)| *member).collect();
             let volumes = state.volumes.iter();
-            records
-                .extend(volumes.map(|(number, volume_id)| Record::Volume { number: *number, volume_id: *volume_id }));
-            let dirty_record = |(volume, region)| Record::DirtyRegion { volume_number: volume, region, is_dirty: true };
-            records.extend(state.dirty_regions.regions().map(dirty_record));
+            records.extend(
+                volumes.map(|(number, volume_id)| JournalRecord::Volume { number: *number, volume_id: *volume_id }),
+            );
+            records.extend(state.dirty_regions.regions().map(|region| region.record(true)));
             records.extend(state.recent_writes.records());
             0
         }
@@ -107,7 +107,7 @@ fn take_next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>
             break;
         };
         let frame = state.table.frame(number);
-        records.push(Record::Segment {
+        records.push(JournalRecord::Segment {
             member: frame.member,
             segment: frame.segment,
             segment_generation: frame.segment_generation,
@@ -122,7 +122,7 @@ fn take_next_piece<S: Seam>(inner: &Inner<S>) -> Option<(Checkpoint, Vec<Record>
 }
 
 /// The record of a slot; `None` for a slot in its initial state.
-fn slot_state_record<S: Seam>(state: &PageState<S>, slot: u32) -> Option<Record> {
+fn slot_state_record<S: Seam>(state: &PageState<S>, slot: u32) -> Option<JournalRecord> {
     match state.table.phase(slot) {
         SlotPhase::Live => Some(build_slot_record(state, slot)),
         _ if state.table.generation(slot) == 0 => None,

@@ -7,10 +7,10 @@ use seam::{DiskResult, Seam};
 use super::{SPARE_BUFFERS, checkpoint, schedule_commit};
 use crate::device::{Device, Durability, block_of};
 use crate::error::StoreError;
-use crate::format::journal::{JournalHeader, RECORDS_MAX, Record};
-use crate::membership::{Failure, failures_of, remove_members};
+use crate::format::journal::{JournalHeader, JournalRecord, RECORDS_MAX};
+use crate::membership::{MemberFailure, failures_of, remove_members};
 use crate::number::{CommitNo, MemberNo};
-use crate::page_map::dirty_regions::{DIRTY_REGIONS_MANY, Region, blocks_of};
+use crate::page_map::dirty_regions::{DIRTY_REGIONS_HIGH_WATERMARK, Region};
 use crate::page_map::journal::{Checkpoint, JournalHead};
 use crate::page_map::table::{SUSPECT, SlotId, SlotPhase, UNRECORDED, page_of};
 use crate::page_map::{ALL_BLOCKS, PageState};
@@ -21,15 +21,15 @@ use task_sync::{BoxFuture, join};
 
 /// The records of a commit, and the changes to apply when it is durable.
 struct PendingCommit {
-    records: Vec<Record>,
+    records: Vec<JournalRecord>,
     /// Slots that the commit frees, with the generation of their segment.
     freed_slots: Vec<(SlotId, u64)>,
     /// Regions that the commit marks dirty.
     marked_regions: Vec<Region>,
     /// Members with page data that the records refer to; they are flushed first.
     members_to_flush: Vec<MemberNo>,
-    /// The number of the commit since the opening.
-    commit_number: u64,
+    /// Its ordinal among the commits since the opening, as counted in `Journal::commits_begun`.
+    commit_ordinal: u64,
 }
 
 /// Commits until nothing is pending and no caller waits, and completes a checkpoint that has begun.
@@ -70,13 +70,13 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
 /// Writes one commit, and one piece of a checkpoint.
 async fn commit_once<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
     begin_checkpoint(inner);
-    while inner.pages.borrow().journal.checkpoint.as_ref().is_some_and(|checkpoint| !checkpoint.is_at_end()) {
+    while inner.pages.borrow().journal.checkpoint.as_ref().is_some_and(|checkpoint| !checkpoint.is_at_end) {
         checkpoint::write_piece(inner).await?;
         if has_room(inner) {
             break;
         }
     }
-    let at_end = inner.pages.borrow().journal.checkpoint.as_ref().is_some_and(Checkpoint::is_at_end);
+    let at_end = inner.pages.borrow().journal.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.is_at_end);
     let switches_half = at_end && checkpoint::flush(inner).await?;
     if !switches_half && !has_room(inner) {
         // The checkpoint has failed; another one begins.
@@ -85,25 +85,25 @@ async fn commit_once<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
     let commit = take_pending_records(inner);
     let failures = flush_pages(inner, &commit.members_to_flush).await;
     remove_failed_members(inner, failures).await?;
-    let last_sequence = inner.pages.borrow().journal.last_durable_commit;
-    let sequence = last_sequence.next();
+    let last_commit_no = inner.pages.borrow().journal.last_durable_commit;
+    let commit_no = last_commit_no.next();
     if switches_half {
         let checkpoint = inner.pages.borrow_mut().journal.checkpoint.take().expect("a finished checkpoint exists");
         let devices = checkpoint::devices_of(inner, &checkpoint);
-        let head = write(inner, &devices, checkpoint.head, sequence, &commit.records, true).await?;
+        let head = write(inner, &devices, checkpoint.head, commit_no, &commit.records, true).await?;
         let journal = &mut inner.pages.borrow_mut().journal;
         journal.head = head;
         journal.mirror_members = devices.iter().map(|device| device.member).collect();
     } else if commit.records.is_empty() {
-        return apply_commit(inner, commit, last_sequence);
+        return apply_commit(inner, commit, last_commit_no);
     } else {
         let (mut devices, head) = (inner.log_devices(), inner.pages.borrow().journal.head);
         devices.retain(|device| inner.pages.borrow().journal.mirror_members.contains(&device.member));
-        let head = write(inner, &devices, head, sequence, &commit.records, true).await?;
+        let head = write(inner, &devices, head, commit_no, &commit.records, true).await?;
         inner.pages.borrow_mut().journal.head = head;
-        checkpoint::append_commit(inner, sequence, &commit.records).await?;
+        checkpoint::append_commit(inner, commit_no, &commit.records).await?;
     }
-    apply_commit(inner, commit, sequence)
+    apply_commit(inner, commit, commit_no)
 }
 
 /// True when the pending records fit after the last commit, and after the part of a checkpoint that is written.
@@ -148,10 +148,12 @@ fn take_pending_records<S: Seam>(inner: &Inner<S>) -> PendingCommit {
     let state = &mut *guard;
     state.journal.commits_begun += 1;
     state.journal.is_urgent = false;
-    free_scarce_regions(state);
+    drop_suspects_of_settled_regions(state);
     let mut records = std::mem::take(&mut state.journal.pending_records);
     let marked = records.iter().filter_map(|record| match record {
-        Record::DirtyRegion { volume_number: volume, region, is_dirty: true } => Some((*volume, *region)),
+        JournalRecord::DirtyRegion { volume_number, region, is_dirty: true } => {
+            Some(Region { volume_number: *volume_number, index: *region })
+        }
         _ => None,
     });
     let marked = marked.collect();
@@ -181,7 +183,7 @@ fn take_pending_records<S: Seam>(inner: &Inner<S>) -> PendingCommit {
         freed_slots: freed,
         marked_regions: marked,
         members_to_flush,
-        commit_number: state.journal.commits_begun,
+        commit_ordinal: state.journal.commits_begun,
     }
 }
 
@@ -189,26 +191,26 @@ fn take_pending_records<S: Seam>(inner: &Inner<S>) -> PendingCommit {
 /// full.
 fn regions_to_clear<S: Seam>(state: &mut PageState<S>, clears_early: bool) -> Vec<Region> {
     let idle = std::mem::take(&mut state.should_clear_all_settled) || clears_early;
-    if !idle && state.dirty_regions.len() < DIRTY_REGIONS_MANY {
+    if !idle && state.dirty_regions.len() < DIRTY_REGIONS_HIGH_WATERMARK {
         return Vec::new();
     }
     // Once a region is clear, the next opening would trust its unproven recent writes.
     let may_clear = |region: &Region| {
-        !state.has_suspects(*region) && !state.recent_writes.has_unproven(region.0, &blocks_of(*region))
+        !state.has_suspects(*region) && !state.recent_writes.has_unproven(region.volume_number, &region.blocks())
     };
     let settled: Vec<_> = state.dirty_regions.settled().into_iter().filter(may_clear).collect();
-    let count = if idle { settled.len() } else { settled.len().min(DIRTY_REGIONS_MANY / 3) };
+    let count = if idle { settled.len() } else { settled.len().min(DIRTY_REGIONS_HIGH_WATERMARK / 3) };
     settled.into_iter().take(count).collect()
 }
 
-/// When the write-intent log is nearly full, drops suspect pages and unproven recent writes of regions that have been
-/// dirty since a crash. No client has used these pages since.
-fn free_scarce_regions<S: Seam>(state: &mut PageState<S>) {
-    if state.dirty_regions.len() < DIRTY_REGIONS_MANY {
+/// When the write-intent log is nearly full, drops suspect pages and unproven recent writes of some settled regions, so
+/// that these regions can be cleared. They have been dirty since a crash, and no client has used the pages since.
+fn drop_suspects_of_settled_regions<S: Seam>(state: &mut PageState<S>) {
+    if state.dirty_regions.len() < DIRTY_REGIONS_HIGH_WATERMARK {
         return;
     }
-    for region in state.dirty_regions.settled().into_iter().take(DIRTY_REGIONS_MANY / 6) {
-        let removed = state.recent_writes.drop_unproven(region.0, &blocks_of(region));
+    for region in state.dirty_regions.settled().into_iter().take(DIRTY_REGIONS_HIGH_WATERMARK / 6) {
+        let removed = state.recent_writes.drop_unproven(region.volume_number, &region.blocks());
         state.journal.pending_records.extend(removed);
         for slot in state.slots_of_region(region) {
             if state.table.has_flag(slot, SUSPECT) {
@@ -219,25 +221,25 @@ fn free_scarce_regions<S: Seam>(state: &mut PageState<S>) {
 }
 
 /// The record of a live slot's present state.
-pub(super) fn build_slot_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record {
+pub(super) fn build_slot_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> JournalRecord {
     let (volume, page) = page_of(state.table.key(slot));
     if state.table.valid_mask(slot) == 0 {
         return build_free_record(state, slot);
     }
-    Record::Slot {
+    JournalRecord::Slot {
         member: state.table.place(slot).member,
         slot: state.table.number(slot),
         volume_number: volume,
         page,
         valid_mask: state.table.valid_mask(slot),
-        writes: state.table.write_counts(slot),
+        write_counts: state.table.write_counts(slot),
         generation: state.table.generation(slot),
     }
 }
 
 /// The record that a slot is free.
-pub(super) fn build_free_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> Record {
-    Record::Free {
+pub(super) fn build_free_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> JournalRecord {
+    JournalRecord::Free {
         member: state.table.place(slot).member,
         slot: state.table.number(slot),
         generation: state.table.generation(slot),
@@ -245,7 +247,7 @@ pub(super) fn build_free_record<S: Seam>(state: &PageState<S>, slot: SlotId) -> 
 }
 
 /// Flushes these members. Returns the failed ones.
-async fn flush_pages<S: Seam>(inner: &Inner<S>, members: &[MemberNo]) -> Vec<Failure> {
+async fn flush_pages<S: Seam>(inner: &Inner<S>, members: &[MemberNo]) -> Vec<MemberFailure> {
     let mut devices = inner.in_service();
     devices.retain(|device| members.contains(&device.member));
     let flushes = devices.iter().map(|device| {
@@ -257,42 +259,42 @@ async fn flush_pages<S: Seam>(inner: &Inner<S>, members: &[MemberNo]) -> Vec<Fai
 }
 
 /// Removes failed members from service; their pages are lost.
-pub async fn remove_failed_members<S: Seam>(inner: &Inner<S>, failures: Vec<Failure>) -> Result<(), StoreError> {
+pub async fn remove_failed_members<S: Seam>(inner: &Inner<S>, failures: Vec<MemberFailure>) -> Result<(), StoreError> {
     if failures.is_empty() { Ok(()) } else { remove_members(inner, failures).await }
 }
 
-/// Writes records at `head` on these devices. If `is_complete`, it also flushes. Members that fail are removed. Returns
-/// the position of the next block.
+/// Writes records at `head` on these devices. `is_complete` marks the blocks as following a whole checkpoint; then each
+/// write ends with a flush. Members that fail are removed. Returns the position of the next block.
 pub(super) async fn write<S: Seam>(
     inner: &Inner<S>,
     devices: &[Device<S>],
     mut head: JournalHead,
-    sequence: CommitNo,
-    records: &[Record],
+    commit_no: CommitNo,
+    records: &[JournalRecord],
     is_complete: bool,
 ) -> Result<JournalHead, StoreError> {
-    let (store, boot, blocks) = {
+    let (store, boot_epoch, half_blocks) = {
         let state = inner.state.borrow();
         (state.superblock.store, state.superblock.boot_epoch, inner.pages.borrow().journal.half_blocks)
     };
     let count = block_count_for(records.len());
-    if head.block_index as usize + count > blocks as usize {
+    if head.block_index as usize + count > half_blocks as usize {
         return Err(StoreError::Failed("the map journal is too small for its checkpoint".to_owned()));
     }
     let mut devices: Vec<Device<S>> = devices.to_vec();
     let mut remaining = count;
     let mut chunks = records.chunks(RECORDS_MAX);
     while remaining > 0 {
-        let (first, mut written) = (head.block_index, Vec::new());
+        let (first, mut blocks) = (head.block_index, Vec::new());
         for _ in 0..remaining.min(SPARE_BUFFERS) {
             remaining -= 1;
             let (generation, index, previous) = (head.generation, head.block_index, head.previous_checksum);
             let has_more = remaining > 0;
             let header = JournalHeader {
                 store,
-                boot_epoch: boot,
+                boot_epoch,
                 generation,
-                sequence,
+                commit_no,
                 block_index: index,
                 previous_checksum: previous,
                 is_complete,
@@ -304,28 +306,22 @@ pub(super) async fn write<S: Seam>(
                 Some(buffer) => buffer,
                 None => inner.alloc_buffer().await,
             };
-            written.push(block_of::<S>(buffer, &raw));
+            blocks.push(block_of::<S>(buffer, &raw));
             (head.block_index, head.previous_checksum) = (index + 1, checksum);
         }
         let at = inner.pages.borrow().journal.block_offset(head.half, first);
         let writes = devices.iter().map(|device| {
             let write: BoxFuture<'_, DiskResult<()>> =
-                Box::pin(inner.write_with_retry_to(device, at, written.clone(), Durability::flushed_if(is_complete)));
+                Box::pin(inner.write_with_retry_to(device, at, blocks.clone(), Durability::flushed_if(is_complete)));
             write
         });
         let failures = failures_of(&devices, join(writes.collect()).await);
         {
             let mut state = inner.pages.borrow_mut();
             for device in &devices {
-                state.counters.member_mut(device.member).journal_bytes += (written.len() * seam::BLOCK_BYTES) as u64;
+                state.counters.member_mut(device.member).journal_bytes += (blocks.len() * seam::BLOCK_BYTES) as u64;
             }
-            for block in written {
-                if let Ok(buffer) = seam::Block::thaw(block)
-                    && state.journal.spare_buffers.len() < SPARE_BUFFERS
-                {
-                    state.journal.spare_buffers.push(buffer);
-                }
-            }
+            return_spare_buffers(&mut state, blocks);
         }
         devices.retain(|device| !failures.iter().any(|(member, _)| *member == device.member));
         remove_failed_members(inner, failures).await?;
@@ -336,15 +332,26 @@ pub(super) async fn write<S: Seam>(
     Ok(head)
 }
 
+/// Returns the buffers of written blocks to the spare buffers of the journal.
+fn return_spare_buffers<S: Seam>(state: &mut PageState<S>, blocks: Vec<S::Block>) {
+    for block in blocks {
+        if let Ok(buffer) = seam::Block::thaw(block)
+            && state.journal.spare_buffers.len() < SPARE_BUFFERS
+        {
+            state.journal.spare_buffers.push(buffer);
+        }
+    }
+}
+
 /// Applies the consequences of a durable commit.
-fn apply_commit<S: Seam>(inner: &Rc<Inner<S>>, commit: PendingCommit, sequence: CommitNo) -> Result<(), StoreError> {
+fn apply_commit<S: Seam>(inner: &Rc<Inner<S>>, commit: PendingCommit, commit_no: CommitNo) -> Result<(), StoreError> {
     {
         // From now on every log batch and superblock contains this commit's number (R9).
         let known = &mut inner.state.borrow_mut().superblock.journal_commit;
-        *known = sequence.max(*known);
+        *known = commit_no.max(*known);
     }
     let mut state = inner.pages.borrow_mut();
-    state.journal.last_durable_commit = sequence;
+    state.journal.last_durable_commit = commit_no;
     for (slot, segment_generation) in commit.freed_slots {
         // The segment may have been released or reused since.
         if state.table.is_in(slot, segment_generation) && state.table.phase(slot) == SlotPhase::Dead {
@@ -352,7 +359,7 @@ fn apply_commit<S: Seam>(inner: &Rc<Inner<S>>, commit: PendingCommit, sequence: 
         }
     }
     commit.marked_regions.into_iter().for_each(|region| state.dirty_regions.set_durable(region));
-    state.journal.commits_done = commit.commit_number;
+    state.journal.commits_done = commit.commit_ordinal;
     state.journal.notify_waiters();
     drop(state);
     release(inner);

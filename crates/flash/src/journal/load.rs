@@ -7,30 +7,30 @@ use std::rc::Rc;
 
 use seam::{Block, BlockMut, Piece, Seam};
 
-use super::replay::Replay;
+use super::map_replay::MapReplay;
 use super::{SPARE_BUFFERS, start_commit, wait_durable};
-use crate::device::{Device, raw};
+use crate::device::{Device, block_offset, raw};
 use crate::format::Raw;
-use crate::format::journal::{JournalHeader, Record};
-use crate::format::page::PageHeader;
+use crate::format::journal::{JournalHeader, JournalRecord};
+use crate::format::page::PageSegmentHeader;
 use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, MemberSegment, SegmentNo};
-use crate::page_map::dirty_regions::{Region, blocks_of};
+use crate::page_map::dirty_regions::Region;
 use crate::page_map::journal::JournalHead;
-use crate::page_map::table::{SEALED, SUSPECT, SlotPhase};
+use crate::page_map::table::{SEALED, SUSPECT, SlotPhase, SlotTable};
 use crate::page_map::{DropRecord, MapPhase, PageState};
 use crate::sabotage::Sabotage;
 use crate::state::Inner;
 
 /// Blocks per read.
 const READ_BLOCKS: u32 = 64;
-/// With more free buffers than this, the pool has buffers to spare.
-const FREE_BUFFERS_PLENTY: usize = 1_024;
+/// Above this number of free buffers in the pool, reads of the map may take buffers from it.
+const FREE_BUFFERS_LOW_WATERMARK: usize = 1_024;
 /// Number of blocks past the end that are searched for later commits.
 const SEARCH_BLOCKS: u32 = 1_024;
 
 /// The outcome of loading the map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MapLoaded {
+pub struct MapLoadOutcome {
     /// The number of pages.
     pub pages: u64,
     /// The number of suspect pages among them.
@@ -39,20 +39,22 @@ pub struct MapLoaded {
     pub drop_reason: Option<String>,
 }
 
-/// A half as it was read.
+/// A half of the journal as it was read from the devices.
 struct LoadedHalf {
-    replay: Replay,
+    /// The map that its records describe.
+    replay: MapReplay,
     /// The position of its next block.
     head: JournalHead,
     /// The last complete commit.
     last_commit: CommitNo,
+    /// It holds a whole checkpoint, so the map can be loaded from it.
     is_complete: bool,
     /// Every log member has every block.
     is_mirrored: bool,
 }
 
 /// Loads the map, or begins an empty one.
-pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
+pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoadOutcome {
     {
         let mut state = inner.pages.borrow_mut();
         assert!(state.phase == MapPhase::Unloaded, "the map is loaded once");
@@ -64,26 +66,26 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoaded {
     let is_short =
         |half: &LoadedHalf| half.last_commit < durable.max(CommitNo(1)) && !inner.sabotage.is(Sabotage::KeepShortMap);
     let persisted_map_ignored = inner.pages.borrow().is_persisted_map_ignored;
-    let dropped = match &half {
+    let drop_reason = match &half {
         None if durable == CommitNo(0) => None,
         _ if persisted_map_ignored => {
             Some("every flash device with the map had failed while volumes were served".to_owned())
         }
         None => Some("the map journal cannot be read from any flash device".to_owned()),
         Some(half) if is_short(half) => {
-            let sequence = half.last_commit;
-            Some(format!("the map journal ends at commit {sequence}, and {durable} was durable"))
+            let last_commit = half.last_commit;
+            Some(format!("the map journal ends at commit {last_commit}, and {durable} was durable"))
         }
         Some(_) => None,
     };
-    match half.filter(|_| dropped.is_none()) {
+    match half.filter(|_| drop_reason.is_none()) {
         Some(half) => {
             let generations = read_segment_generations(inner, &half.replay).await;
             adopt_map(inner, half, &generations);
         }
         None => start_empty_map(inner, durable),
     }
-    let loaded = apply_early_invalidations(inner, dropped);
+    let loaded = apply_early_invalidations(inner, drop_reason);
     // Record the pages that were found dead, and start the checkpoint for a mirror that lacks blocks.
     start_commit(inner);
     inner.pages.borrow_mut().wake_waiters();
@@ -125,7 +127,7 @@ fn decode<S: Seam>(inner: &Inner<S>, raw: &Raw) -> Option<(JournalHeader, u32)> 
     JournalHeader::decode(raw).filter(|(header, _)| header.store == store)
 }
 
-/// Reads a half to its end, from the first block, whose checksum is `first.previous`.
+/// Reads a half to its end, from the first block, whose checksum is `first.previous_checksum`.
 async fn read_half<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: JournalHead) -> LoadedHalf {
     let segment_counts = inner.state.borrow().superblock.members.iter().map(|entry| entry.segment_count).collect();
     let (per_frame, blocks, recent_writes_max) = {
@@ -133,13 +135,13 @@ async fn read_half<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Jour
         (state.table.slots_per_frame(), state.journal.half_blocks, state.journal.recent_writes_max())
     };
     let mut half = LoadedHalf {
-        replay: Replay::new(per_frame, (recent_writes_max, zero_checksum(inner)), segment_counts),
+        replay: MapReplay::new(per_frame, recent_writes_max, zero_checksum(inner), segment_counts),
         head: JournalHead { previous_checksum: 0, ..first },
         last_commit: CommitNo(0),
         is_complete: false,
         is_mirrored: true,
     };
-    let mut boot = BootEpoch(0);
+    let mut boot_epoch = BootEpoch(0);
     'all: while half.head.block_index < blocks {
         let from = half.head.block_index;
         let count = READ_BLOCKS.min(blocks - from);
@@ -156,7 +158,7 @@ async fn read_half<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Jour
                 is_expected_block
                     && follows_checkpoint
                     && header.previous_checksum == half.head.previous_checksum
-                    && header.boot_epoch >= boot
+                    && header.boot_epoch >= boot_epoch
             };
             let take_valid = |copy: &mut Vec<Option<Box<Raw>>>| {
                 let raw = copy[index].take()?;
@@ -167,15 +169,15 @@ async fn read_half<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Jour
             let Some((header, checksum, raw)) = candidates.iter_mut().find_map(Option::take) else { break 'all };
             let Some(records) = JournalHeader::records(&raw).collect::<Option<Vec<_>>>() else { break 'all };
             records.into_iter().for_each(|record| half.replay.apply(record));
-            boot = header.boot_epoch;
+            boot_epoch = header.boot_epoch;
             (half.head.block_index, half.head.previous_checksum) = (header.block_index + 1, checksum);
             half.is_complete |= header.is_complete && !header.has_more;
             if !header.has_more {
-                half.last_commit = header.sequence;
+                half.last_commit = header.commit_no;
             }
         }
     }
-    if has_later_commit(inner, devices, &half, boot).await {
+    if has_later_commit(inner, devices, &half, boot_epoch).await {
         half.last_commit = CommitNo(0);
     }
     half
@@ -200,7 +202,7 @@ async fn has_later_commit<S: Seam>(
                     header.generation == half.head.generation
                         && header.boot_epoch >= boot_epoch
                         && header.block_index >= from
-                        && header.sequence > half.last_commit.next()
+                        && header.commit_no > half.last_commit.next()
                 })
             };
             if read_each(inner, device, at, count).await.iter().flatten().any(|raw| is_later(raw)) {
@@ -225,7 +227,7 @@ async fn read_each<S: Seam>(
         let mut buffers = std::mem::take(&mut inner.pages.borrow_mut().journal.spare_buffers);
         let excess = buffers.split_off(buffers.len().min(count as usize - raws.len()));
         inner.pages.borrow_mut().journal.spare_buffers = excess;
-        while buffers.len() + raws.len() < count as usize && inner.seam.blocks_free() > FREE_BUFFERS_PLENTY {
+        while buffers.len() + raws.len() < count as usize && inner.seam.blocks_free() > FREE_BUFFERS_LOW_WATERMARK {
             buffers.extend(inner.alloc());
         }
         if buffers.is_empty() {
@@ -274,7 +276,7 @@ async fn read_block<S: Seam>(inner: &Inner<S>, device: &Device<S>, offset_bytes:
 
 /// The generation of each page segment in the map, read from its header block. The log may have reused the segment
 /// since.
-async fn read_segment_generations<S: Seam>(inner: &Inner<S>, replay: &Replay) -> BTreeMap<MemberSegment, u64> {
+async fn read_segment_generations<S: Seam>(inner: &Inner<S>, replay: &MapReplay) -> BTreeMap<MemberSegment, u64> {
     let mut generations = std::mem::take(&mut inner.pages.borrow_mut().segment_generations.found);
     let (store, segment_bytes) = {
         let state = inner.state.borrow();
@@ -283,9 +285,9 @@ async fn read_segment_generations<S: Seam>(inner: &Inner<S>, replay: &Replay) ->
     for device in inner.in_service() {
         let segments = replay.frames.range((device.member, SegmentNo(0))..=(device.member, SegmentNo::MAX));
         for (key, _) in segments.filter(|(key, _)| !generations.contains_key(key)).collect::<Vec<_>>() {
-            let at = crate::device::block_offset(segment_bytes, key.1, 0);
+            let at = block_offset(segment_bytes, key.1, 0);
             let Some(raw) = read_block(inner, &device, at).await else { continue };
-            let header = PageHeader::decode(&raw).filter(|header| header.store == store);
+            let header = PageSegmentHeader::decode(&raw).filter(|header| header.store == store);
             if let Some(header) = header.filter(|header| (header.member, header.segment) == *key) {
                 generations.insert(*key, header.segment_generation);
             }
@@ -294,9 +296,10 @@ async fn read_segment_generations<S: Seam>(inner: &Inner<S>, replay: &Replay) ->
     generations
 }
 
-/// Adopts the map that was read, without the parts that cannot be valid.
+/// Makes the map that was read the store's map, without the parts that cannot be valid: pages of lost members, and
+/// segments that the log has reused.
 fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTreeMap<MemberSegment, u64>) {
-    let store = inner.state.borrow();
+    let store_state = inner.state.borrow();
     let mut guard = inner.pages.borrow_mut();
     let state = &mut *guard;
     let replay = &mut half.replay;
@@ -305,26 +308,26 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
         .keys()
         .map(|(member, _)| *member)
         .filter(|member| {
-            let entry = store.superblock.members.get(member.index());
+            let entry = store_state.superblock.members.get(member.index());
             let is_same_device = entry.is_some_and(|entry| replay.members.get(member) == Some(&entry.uuid));
             // The log is being copied to a closed member.
-            !is_same_device || !store.superblock.serves(*member) || state.closed_members.contains(member)
+            !is_same_device || !store_state.superblock.serves(*member) || state.closed_members.contains(member)
         })
         .collect();
     for member in lost_members {
         replay.drop_member(member);
-        state.journal.pending_records.push(Record::MemberGone { member });
+        state.journal.pending_records.push(JournalRecord::MemberRemoved { member });
     }
     state.journal.pending_records.dedup();
     let mut has_dropped = !state.journal.pending_records.is_empty();
-    let log_segments = store.superblock.log_segments();
+    let log_segments = store_state.superblock.log_segments();
     for ((member, segment), frame) in replay.frames.clone() {
-        let is_usable = !store.superblock.carries_log(member)
+        let is_usable = !store_state.superblock.carries_log(member)
             || !log_segments.contains(&segment)
-            || store.segments.lent_segments().contains(&segment);
+            || store_state.segments.lent_segments().contains(&segment);
         if !is_usable || generations.get(&(member, segment)) != Some(&replay.table.frame(frame).segment_generation) {
             replay.free_segment(member, segment);
-            state.journal.pending_records.push(Record::FreeSegment { member, segment });
+            state.journal.pending_records.push(JournalRecord::FreeSegment { member, segment });
             has_dropped = true;
         }
     }
@@ -332,12 +335,12 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
         // The map on the devices lists these slots until the next commit.
         state.record_removed_slots();
     }
-    drop(store);
+    drop(store_state);
     if state.phase != MapPhase::Loading {
         // The map was abandoned meanwhile.
         return;
     }
-    state.table = std::mem::replace(&mut replay.table, crate::page_map::table::SlotTable::new(0, 0));
+    state.table = std::mem::replace(&mut replay.table, SlotTable::new(0, 0));
     state.volumes = std::mem::take(&mut replay.volumes);
     state.volume_numbers = state.volumes.iter().map(|(number, volume_id)| (*volume_id, *number)).collect();
     state.table.drop_orphans(&state.volumes);
@@ -373,13 +376,13 @@ fn mark_suspect<S: Seam>(state: &mut PageState<S>, region: Region) {
     for slot in state.slots_of_region(region) {
         state.table.set_flag(slot, SUSPECT, true);
     }
-    state.recent_writes.mark_unproven(region.0, &blocks_of(region));
+    state.recent_writes.mark_unproven(region.volume_number, &region.blocks());
 }
 
 /// Frees empty slots, drops slots without a valid block, and seals the others. A sealed slot accepts no blocks:
 /// before the crash, blocks may have been written there without a record.
 fn prepare_slots<S: Seam>(state: &mut PageState<S>) {
-    for slot in state.table.ranges().into_iter().flatten() {
+    for slot in state.table.slot_ranges().into_iter().flatten() {
         match state.table.phase(slot) {
             SlotPhase::Free => state.slot_lists.free.push_back(slot),
             SlotPhase::Live if state.table.valid_mask(slot) == 0 => state.drop_page(slot, DropRecord::Own),
@@ -409,7 +412,7 @@ pub fn start_empty_map<S: Seam>(inner: &Inner<S>, durable: CommitNo) {
 }
 
 /// Applies the invalidations that arrived before the map was loaded. Returns the outcome of loading.
-fn apply_early_invalidations<S: Seam>(inner: &Inner<S>, dropped: Option<String>) -> MapLoaded {
+fn apply_early_invalidations<S: Seam>(inner: &Inner<S>, drop_reason: Option<String>) -> MapLoadOutcome {
     let mut state = inner.pages.borrow_mut();
     let early = std::mem::take(&mut state.early_invalidations);
     for volume_id in early.volumes {
@@ -421,5 +424,5 @@ fn apply_early_invalidations<S: Seam>(inner: &Inner<S>, dropped: Option<String>)
         }
     }
     let counts = state.table.counts();
-    MapLoaded { pages: counts.pages, suspect_pages: counts.suspect_pages, drop_reason: dropped }
+    MapLoadOutcome { pages: counts.pages, suspect_pages: counts.suspect_pages, drop_reason }
 }

@@ -10,7 +10,7 @@
 pub mod checkpoint;
 pub mod commit;
 pub mod load;
-mod replay;
+mod map_replay;
 
 use std::rc::Rc;
 
@@ -21,7 +21,7 @@ use crate::state::Inner;
 /// Maximum delay of records that no caller waits for.
 const LAZY_COMMIT_DELAY: Nanos = Nanos::from_secs(1);
 /// From this number of slots with pending records on, a commit starts without a delay.
-pub const PENDING_SLOTS_MANY: usize = 1_024;
+pub const PENDING_SLOTS_HIGH_WATERMARK: usize = 1_024;
 /// Spare buffers of the journal, so that an exhausted pool blocks no commit: destage waits for commits.
 pub const SPARE_BUFFERS: usize = 4;
 
@@ -46,7 +46,7 @@ pub fn schedule_commit<S: Seam>(inner: &Rc<Inner<S>>) {
         if idle {
             return;
         }
-        let is_many = state.slot_lists.unrecorded.len() + state.slot_lists.dead.len() >= PENDING_SLOTS_MANY;
+        let is_many = state.slot_lists.unrecorded.len() + state.slot_lists.dead.len() >= PENDING_SLOTS_HIGH_WATERMARK;
         (is_many, !is_many && !std::mem::replace(&mut state.journal.is_timer_set, true))
     };
     if is_many {

@@ -1,4 +1,4 @@
-//! One change of the members: its checks, the preparation of a joining device, and the switch.
+//! A change of the members: its checks, the preparation of a joining device, and the switch.
 
 use std::rc::Rc;
 
@@ -10,21 +10,23 @@ use crate::device::{Device, Durability, block_of};
 use crate::error::StoreError;
 use crate::format::FIRST_SEGMENT_BYTES;
 use crate::format::superblock::{MEMBERS_MAX, MemberEntry, MemberState, Role, SUPERBLOCK_OFFSETS};
+use crate::log_members::{log_copies, log_placement};
 use crate::member_disk::{LogPlacement, MemberDisk};
 use crate::membership::persist_membership;
 use crate::number::{MemberNo, Sequence};
 use crate::state::jobs::RunningJob;
 use crate::state::members::{MemberStatus, report};
 use crate::state::{Inner, State};
-use crate::succession::{log_copies, log_placement};
-use crate::superblocks::{read_superblock, was_used_apart};
+use crate::superblocks::{has_diverged, read_superblock};
 
 /// Blocks per write while the metadata area is erased.
 const ERASE_BLOCKS: usize = 64;
 
 /// A joining device with its role, a leaving member, or both.
-pub struct Change<S: Seam> {
+pub struct MembershipChange<S: Seam> {
+    /// The joining device and its role.
     pub joining: Option<(Device<S>, Role)>,
+    /// The leaving member.
     pub leaving: Option<MemberNo>,
     /// Minimum number of members in service that carry the log afterwards; otherwise the leaving member stays.
     pub copies_min: usize,
@@ -68,7 +70,7 @@ pub async fn prepare_device<S: Seam>(
     let former = read_superblock(&**inner, &device).await.ok().map(|(superblock, _)| superblock);
     match former.filter(|superblock| superblock.store == own_superblock.store) {
         _ if force => {}
-        Some(superblock) if was_used_apart(&superblock, &own_superblock) => {
+        Some(superblock) if has_diverged(&superblock, &own_superblock) => {
             return Err(StoreError::Refused(format!(
                 "{} belongs to this flash store, but was used without the devices in service, and may have data that \
                  they lack; to give up its data, repeat the command with --force",
@@ -118,9 +120,12 @@ fn free_number(members: &[MemberEntry]) -> Result<MemberNo, StoreError> {
 
 /// Applies the change: resyncs a joining log member, then switches the members between two batches. Returns the number
 /// of the joining device, otherwise of the leaving member.
-pub async fn apply_change<S: Seam>(running: &RunningJob<S>, change: Change<S>) -> Result<MemberNo, StoreError> {
+pub async fn apply_change<S: Seam>(
+    running: &RunningJob<S>,
+    change: MembershipChange<S>,
+) -> Result<MemberNo, StoreError> {
     let inner = &running.inner;
-    let Change { joining, leaving, copies_min } = change;
+    let MembershipChange { joining, leaving, copies_min } = change;
     // The joining device accepts no pages until the switch has ended: then its log segments no longer look free.
     let mut _closed_member_guard = None;
     if let Some((device, role)) = &joining {
@@ -167,6 +172,7 @@ enum LeaveOutcome<S: Seam> {
 
 /// A switch of the members in memory, which is not durable yet.
 struct PendingSwitch<S: Seam> {
+    /// The outcome for the leaving member.
     leave_outcome: LeaveOutcome<S>,
     /// The log's tail in the new superblock.
     tail: Sequence,
@@ -237,7 +243,7 @@ fn switch_in_memory<S: Seam>(
         leave_outcome = removed.map_or(LeaveOutcome::NoDevice, LeaveOutcome::Removed);
     }
     if let Some((device, role)) = joining {
-        // A new device accepts pages, even if the former device of its number was closed after a failed write.
+        // A new device accepts pages, even if the former device with this number was closed after a failed write.
         if state.jobs.has_prepared() {
             inner.pages.borrow_mut().closed_members.remove(&device.member);
         }

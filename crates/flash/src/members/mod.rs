@@ -19,6 +19,9 @@ use seam::{Disk, Seam};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::format::superblock::{MemberState, Role};
+use crate::log_members::{
+    LogSuccessor, find_log_successor, largest_successor, log_copies, log_placement, needs_take_over,
+};
 use crate::member_disk::MemberDisk;
 use crate::membership::remove_members;
 use crate::number::MemberNo;
@@ -26,8 +29,7 @@ use crate::pages::relocate::{has_pages, relocate};
 use crate::pages::wait_loaded_if_begun;
 use crate::state::Inner;
 use crate::state::jobs::{JobKind, RunningJob};
-use crate::succession::{Succession, find_successor, log_copies, log_placement, needs_take_over, succession};
-use change::Change;
+use change::MembershipChange;
 
 pub use resync::{copy_buffer_count, keep_buffers};
 
@@ -37,7 +39,7 @@ pub async fn add<S: Seam>(inner: &Rc<Inner<S>>, disk: MemberDisk<S>, force: bool
     let role = plan::role_of_added(inner);
     let device = change::prepare_device(inner, disk, role, force).await?;
     running.set_member(device.member);
-    let change = Change { joining: Some((device, role)), leaving: None, copies_min: 0 };
+    let change = MembershipChange { joining: Some((device, role)), leaving: None, copies_min: 0 };
     change::apply_change(&running, change).await
 }
 
@@ -62,10 +64,10 @@ pub async fn replace<S: Seam>(
     running.set_member(device.member);
     wait_loaded_if_begun(inner).await;
     if !has_pages(inner, old) {
-        let change = Change { joining: Some((device, role)), leaving: Some(old), copies_min };
+        let change = MembershipChange { joining: Some((device, role)), leaving: Some(old), copies_min };
         return change::apply_change(&running, change).await;
     }
-    let joins = Change { joining: Some((device, role)), leaving: None, copies_min: 0 };
+    let joins = MembershipChange { joining: Some((device, role)), leaving: None, copies_min: 0 };
     let new = change::apply_change(&running, joins).await?;
     let moved = relocate(&running, old, Some(new), true).await;
     // The old device may have failed meanwhile.
@@ -73,8 +75,8 @@ pub async fn replace<S: Seam>(
     let error = match moved {
         Err(error) if !is_done => error,
         // Its pages stay closed until it has left.
-        _vacated => {
-            return change::apply_change(&running, Change { joining: None, leaving: Some(old), copies_min })
+        _vacated_guard => {
+            return change::apply_change(&running, MembershipChange { joining: None, leaving: Some(old), copies_min })
                 .await
                 .map(|_| new);
         }
@@ -103,7 +105,7 @@ async fn undo_replacement<S: Seam>(
     if inner.state.borrow().superblock.serves(new) && !may_leave {
         return Ok(false);
     }
-    change::apply_change(running, Change { joining: None, leaving: Some(new), copies_min }).await?;
+    change::apply_change(running, MembershipChange { joining: None, leaving: Some(new), copies_min }).await?;
     Ok(true)
 }
 
@@ -119,40 +121,40 @@ pub async fn remove<S: Seam>(
     change::member_entry(inner, member)?;
     running.set_member(member);
     wait_loaded_if_begun(inner).await;
-    let mut joining = successor_of(inner, member, allow_single_copy)?;
-    let mut _vacated = None;
+    let mut joining = require_log_successor(inner, member, allow_single_copy)?;
+    let mut _vacated_guard = None;
     if joining.is_none() && has_pages(inner, member) {
-        _vacated = Some(relocate(&running, member, None, true).await?);
+        _vacated_guard = Some(relocate(&running, member, None, true).await?);
         // Another member may have failed meanwhile.
-        joining = successor_of(inner, member, allow_single_copy)?;
+        joining = require_log_successor(inner, member, allow_single_copy)?;
     }
     let copies_min = {
         let state = inner.state.borrow();
         let copies_wanted = if allow_single_copy { 1 } else { log_placement(&state).copies() };
         log_copies(&state, None).min(copies_wanted)
     };
-    change::apply_change(&running, Change { joining, leaving: Some(member), copies_min }).await.map(drop)
+    change::apply_change(&running, MembershipChange { joining, leaving: Some(member), copies_min }).await.map(drop)
 }
 
-/// The member that takes over the log when `member` leaves, if the log needs one; fails if the log would have fewer
-/// copies than it must.
-fn successor_of<S: Seam>(
+/// The member that takes over the log when `member` leaves, with its new role; `None` if none has to. Fails if the log
+/// would have too few copies.
+fn require_log_successor<S: Seam>(
     inner: &Inner<S>,
     member: MemberNo,
     allow_single_copy: bool,
 ) -> Result<Option<(Device<S>, Role)>, StoreError> {
-    match succession(inner, member) {
-        Succession::NotNeeded => Ok(None),
-        Succession::By(device) => Ok(Some((device, Role::Log))),
-        Succession::Missing if log_copies(&inner.state.borrow(), Some(member)) == 0 => {
+    match find_log_successor(inner, member) {
+        LogSuccessor::NotNeeded => Ok(None),
+        LogSuccessor::Device(device) => Ok(Some((device, Role::Log))),
+        LogSuccessor::Missing if log_copies(&inner.state.borrow(), Some(member)) == 0 => {
             let reason = "it is the only device with the dirty data: add another device first";
             Err(StoreError::Refused(reason.to_owned()))
         }
-        Succession::Missing if !allow_single_copy => {
+        LogSuccessor::Missing if !allow_single_copy => {
             let reason = "the dirty data would have one copy only: add another device first, or replace this one";
             Err(StoreError::Refused(reason.to_owned()))
         }
-        Succession::Missing => Ok(None),
+        LogSuccessor::Missing => Ok(None),
     }
 }
 
@@ -167,15 +169,18 @@ pub fn start_take_over<S: Seam>(inner: &Inner<S>) {
     }
 }
 
+/// Makes a member that holds only pages carry the log, too.
 async fn take_over<S: Seam>(inner: Rc<Inner<S>>) {
     // If another job is running, its end starts the take-over again.
     let Ok(running) = RunningJob::begin(&inner, JobKind::TakeOver) else { return };
-    let Some(device) = find_successor(&inner, None).filter(|_| inner.log_devices().len() == 1) else { return };
+    let Some(device) = largest_successor(&inner, None).filter(|_| inner.log_devices().len() == 1) else { return };
     let member = device.member;
     running.set_member(member);
-    let result =
-        change::apply_change(&running, Change { joining: Some((device, Role::Log)), leaving: None, copies_min: 0 })
-            .await;
+    let result = change::apply_change(
+        &running,
+        MembershipChange { joining: Some((device, Role::Log)), leaving: None, copies_min: 0 },
+    )
+    .await;
     if let Err(StoreError::Disk { error, .. }) = result {
         // The device rejects writes. Its removal starts the take-over by the next device.
         let _ = remove_members(&inner, vec![(member, error)]).await;

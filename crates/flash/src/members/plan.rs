@@ -6,12 +6,12 @@ use super::change;
 use crate::create::segments_within;
 use crate::error::StoreError;
 use crate::format::superblock::{MemberEntry, Role};
+use crate::log_members::{log_copies, log_placement};
 use crate::number::MemberNo;
 use crate::pages::SlotRoom;
 use crate::pages::relocate::{has_pages, pages_without_room};
-use crate::pages::segment_lending::{MemberChange, slot_room};
+use crate::pages::segment_lending::{PlannedChange, slot_room};
 use crate::state::Inner;
-use crate::succession::{log_copies, log_placement};
 
 /// The role of a device that is added.
 pub fn role_of_added<S: Seam>(inner: &Inner<S>) -> Role {
@@ -65,7 +65,7 @@ pub fn plan_join<S: Seam>(
         is_map_loaded: state.is_ready(),
         kept_pages,
         dropped_pages,
-        room_before: slot_room(inner, &state, MemberChange::default()),
-        room_after: slot_room(inner, &state, MemberChange { leaving: replaced, joining }),
+        room_before: slot_room(inner, &state, PlannedChange::default()),
+        room_after: slot_room(inner, &state, PlannedChange { leaving: replaced, joining }),
     })
 }

@@ -12,10 +12,10 @@ use crate::device::{Device, block_offset};
 use crate::error::StoreError;
 use crate::membership::persist_tail;
 use crate::number::SegmentNo;
-use crate::pages::segment_lending::{ClosedMember, drop_pages_of};
+use crate::pages::segment_lending::{ClosedMemberGuard, drop_pages_of};
 use crate::read::SegmentHold;
 use crate::sabotage::Sabotage;
-use crate::segments::Segment;
+use crate::segments::{LogSegment, Segment};
 use crate::state::Inner;
 use crate::state::jobs::RunningJob;
 
@@ -42,8 +42,8 @@ pub fn keep_buffers<S: Seam>(inner: &Inner<S>, buffers: impl Iterator<Item = S::
     state.copy_buffers.truncate(copy_buffer_count(&inner.seam));
 }
 
-/// A segment of the log at the time when the joining device began to get batches.
-struct LogSegment {
+/// A segment of the log to be copied, as it was when the joining device began to get batches.
+struct SourceSegment {
     number: SegmentNo,
     content: Segment,
     /// Number of used blocks.
@@ -53,7 +53,7 @@ struct LogSegment {
 /// Copies the log to `device`. When this returns, the device holds the log's whole content and continues to take
 /// batches. While the returned guard exists, the device accepts no pages. Until the device is a log member, its log
 /// segments look free, and pages would overwrite them.
-pub async fn resync<S: Seam>(job: &RunningJob<S>, device: &Device<S>) -> Result<ClosedMember<S>, StoreError> {
+pub async fn resync<S: Seam>(job: &RunningJob<S>, device: &Device<S>) -> Result<ClosedMemberGuard<S>, StoreError> {
     let inner = &job.inner;
     let name = device.name();
     let (segment_bytes, limit) = {
@@ -68,16 +68,16 @@ pub async fn resync<S: Seam>(job: &RunningJob<S>, device: &Device<S>) -> Result<
         let mut state = inner.state.borrow_mut();
         (state.joining_device, state.resyncing_device) = (Some(device.clone()), Some(device.clone()));
         let blocks = (segment_bytes / BLOCK_BYTES as u64) as u32;
-        let log_segment = |(number, content, used): (SegmentNo, Segment, Option<u32>)| LogSegment {
-            number,
-            content,
-            used_blocks: used.unwrap_or(blocks),
+        let source_segment = |segment: LogSegment| SourceSegment {
+            number: segment.number,
+            content: segment.state,
+            used_blocks: segment.open_blocks.unwrap_or(blocks),
         };
         // Retired records in segments outside the live log are not copied, so reads must not use them.
         state.segments.expire_records_outside_chain();
-        state.segments.chain().map(log_segment).collect::<Vec<_>>()
+        state.segments.chain().map(source_segment).collect::<Vec<_>>()
     };
-    let bytes = |segment: &LogSegment| u64::from(segment.used_blocks) * BLOCK_BYTES as u64;
+    let bytes = |segment: &SourceSegment| u64::from(segment.used_blocks) * BLOCK_BYTES as u64;
     job.set_total_bytes(segments.iter().map(bytes).sum());
     let skip = inner.sabotage.is(Sabotage::SkipResync);
     for segment in segments.iter().filter(|_| !skip) {
@@ -131,7 +131,7 @@ async fn wait_until_log_fits<S: Seam>(job: &RunningJob<S>, limit: SegmentNo, nam
 async fn copy_segment<S: Seam>(
     job: &RunningJob<S>,
     device: &Device<S>,
-    segment: &LogSegment,
+    segment: &SourceSegment,
 ) -> Result<(), StoreError> {
     let _hold = SegmentHold::new(&job.inner, segment.number);
     for attempt in 0..COPY_ATTEMPTS_MAX {
@@ -159,7 +159,7 @@ async fn copy_segment<S: Seam>(
 async fn copy_run<S: Seam>(
     inner: &Inner<S>,
     device: &Device<S>,
-    segment: &LogSegment,
+    segment: &SourceSegment,
     block_index: u32,
     verifier: &mut SegmentVerifier,
 ) -> Result<u32, StoreError> {
@@ -195,7 +195,7 @@ async fn copy_run<S: Seam>(
 async fn read_good_copy<S: Seam>(
     inner: &Inner<S>,
     sources: &[Device<S>],
-    segment: &LogSegment,
+    segment: &SourceSegment,
     block_index: u32,
     verifier: &mut SegmentVerifier,
 ) -> Option<S::Block> {

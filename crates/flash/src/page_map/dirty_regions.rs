@@ -3,9 +3,9 @@
 //! regions are cleared lazily, because writes tend to return to the same region.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
-use crate::format::journal::Record;
+use crate::format::journal::JournalRecord;
 use crate::number::{BlockNo, CompletionNo};
 
 /// Blocks of a region, the unit of the write-intent log: 4 MiB.
@@ -13,15 +13,33 @@ pub const REGION_BLOCKS: u64 = 1024;
 
 /// Maximum number of dirty regions.
 pub const DIRTY_REGIONS_MAX: usize = 256;
-/// From this number of dirty regions on, settled ones are cleared without waiting for idleness.
-pub const DIRTY_REGIONS_MANY: usize = 192;
+/// From this number of dirty regions on, settled ones are cleared without waiting until the store is idle.
+pub const DIRTY_REGIONS_HIGH_WATERMARK: usize = 192;
 
-/// A volume's number and a region of it.
-pub type Region = (u16, u64);
+/// A region of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Region {
+    /// The volume's number.
+    pub volume_number: u16,
+    /// The region's index in the volume.
+    pub index: u64,
+}
 
-/// The blocks of a region.
-pub fn blocks_of(region: Region) -> Range<BlockNo> {
-    BlockNo(region.1 * REGION_BLOCKS).run(REGION_BLOCKS)
+impl Region {
+    /// The blocks of the region.
+    pub fn blocks(self) -> Range<BlockNo> {
+        BlockNo(self.index * REGION_BLOCKS).run(REGION_BLOCKS)
+    }
+
+    /// All regions that a volume may have.
+    fn all_of(volume_number: u16) -> RangeInclusive<Region> {
+        Region { volume_number, index: 0 }..=Region { volume_number, index: u64::MAX }
+    }
+
+    /// The journal record that the region is dirty, or no longer dirty.
+    pub fn record(self, is_dirty: bool) -> JournalRecord {
+        JournalRecord::DirtyRegion { volume_number: self.volume_number, region: self.index, is_dirty }
+    }
 }
 
 /// The state of one dirty region.
@@ -35,11 +53,12 @@ struct DirtyRegion {
     writes_in_flight: u32,
     /// The last completion that is not covered by a flush of the backing.
     unflushed: Option<CompletionNo>,
-    /// The value of [`DirtyRegions::clock`] at the region's last write.
+    /// The value of [`DirtyRegions::write_count`] at the region's last write.
     last_write_count: u64,
 }
 
 impl DirtyRegion {
+    /// True when all its writes have ended and a flush of the backing covers them.
     fn is_settled(&self) -> bool {
         self.is_durable && self.writes_in_flight == 0 && self.unflushed.is_none()
     }
@@ -70,15 +89,14 @@ impl DirtyRegions {
     }
 
     /// Begins a write to a region. Returns the number of its dirty period, and a record if the region was clean.
-    pub fn begin_write(&mut self, region: Region) -> (u64, Option<Record>) {
+    pub fn begin_write(&mut self, region: Region) -> (u64, Option<JournalRecord>) {
         self.write_count += 1;
         let new = !self.regions.contains_key(&region);
         let dirty =
             self.regions.entry(region).or_insert(DirtyRegion { period: self.write_count, ..DirtyRegion::default() });
         dirty.writes_in_flight += 1;
         dirty.last_write_count = self.write_count;
-        let record = Record::DirtyRegion { volume_number: region.0, region: region.1, is_dirty: true };
-        (dirty.period, new.then_some(record))
+        (dirty.period, new.then(|| region.record(true)))
     }
 
     /// Ends a write that began in this dirty period of a region, as this completion.
@@ -91,7 +109,7 @@ impl DirtyRegions {
 
     /// Records that a flush of a volume's backing has covered completions below `covered`.
     pub fn record_flush(&mut self, volume_number: u16, covered: CompletionNo) {
-        for dirty in self.regions.range_mut((volume_number, 0)..=(volume_number, u64::MAX)).map(|(_, dirty)| dirty) {
+        for dirty in self.regions.range_mut(Region::all_of(volume_number)).map(|(_, dirty)| dirty) {
             dirty.unflushed = dirty.unflushed.filter(|completion| *completion >= covered);
         }
     }
@@ -134,19 +152,19 @@ impl DirtyRegions {
 
     /// True when ended writes of the volume are not yet covered by a flush of the backing.
     pub fn awaits_flush(&self, volume_number: u16) -> bool {
-        let of_volume = self.regions.range((volume_number, 0)..=(volume_number, u64::MAX));
+        let of_volume = self.regions.range(Region::all_of(volume_number));
         of_volume.into_iter().any(|(_, dirty)| dirty.unflushed.is_some())
     }
 
     /// Clears a region. Returns the record of the change.
-    pub fn clear(&mut self, region: Region) -> Record {
+    pub fn clear(&mut self, region: Region) -> JournalRecord {
         self.regions.remove(&region);
-        Record::DirtyRegion { volume_number: region.0, region: region.1, is_dirty: false }
+        region.record(false)
     }
 
     /// Drops the regions of a removed volume.
     pub fn remove_volume(&mut self, volume_number: u16) {
-        self.regions.retain(|region, _| region.0 != volume_number);
+        self.regions.retain(|region, _| region.volume_number != volume_number);
     }
 
     /// Drops all regions.
@@ -164,21 +182,23 @@ impl DirtyRegions {
 mod tests {
     use super::*;
 
+    const REGION: Region = Region { volume_number: 1, index: 7 };
+
     #[test]
     fn region_is_settled_by_the_flush_that_covers_its_last_write() {
         let mut regions = DirtyRegions::default();
-        let (period, record) = regions.begin_write((1, 7));
-        assert!(record.is_some() && regions.begin_write((1, 7)) == (period, None));
-        regions.set_durable((1, 7));
-        regions.end_write((1, 7), period, CompletionNo(4));
+        let (period, record) = regions.begin_write(REGION);
+        assert!(record.is_some() && regions.begin_write(REGION) == (period, None));
+        regions.set_durable(REGION);
+        regions.end_write(REGION, period, CompletionNo(4));
         regions.record_flush(1, CompletionNo(100));
         assert!(regions.settled().is_empty(), "one write is in flight");
-        regions.end_write((1, 7), period, CompletionNo(101));
+        regions.end_write(REGION, period, CompletionNo(101));
         regions.record_flush(1, CompletionNo(101));
         assert!(regions.settled().is_empty(), "the flush covers only lower numbers");
         regions.record_flush(2, CompletionNo(200));
         assert!(regions.settled().is_empty(), "another volume's flush");
         regions.record_flush(1, CompletionNo(102));
-        assert_eq!(regions.settled(), [(1, 7)]);
+        assert_eq!(regions.settled(), [REGION]);
     }
 }

@@ -6,7 +6,7 @@ use seam::{BLOCK_BYTES, Disk, Seam};
 
 use super::dirty_regions::DIRTY_REGIONS_MAX;
 use crate::device::Device;
-use crate::format::journal::{JOURNAL_AT, RECORDS_MAX, Record};
+use crate::format::journal::{JOURNAL_AT, JournalRecord, RECORDS_MAX};
 use crate::format::superblock::Superblock;
 use crate::number::{CommitNo, HalfGeneration, MemberNo};
 use task_sync::Reply;
@@ -41,7 +41,7 @@ pub struct Journal<S: Seam> {
     /// The highest generation of a half.
     pub generation: HalfGeneration,
     /// Pending records other than slots' and recent writes', in order; a commit writes them first.
-    pub pending_records: Vec<Record>,
+    pub pending_records: Vec<JournalRecord>,
     /// Members whose identity is recorded in the journal.
     pub recorded_members: BTreeSet<MemberNo>,
     /// Number of commits that have begun.
@@ -162,11 +162,6 @@ impl Checkpoint {
         let members = devices.iter().map(|device| (device.member, device.disk.connection_epoch())).collect();
         let head = JournalHead { half: 1 - head.half, generation, block_index: 0, previous_checksum: 0 };
         Checkpoint { head, members, next_frame: None, is_at_end: false }
-    }
-
-    /// True when only the block that marks it as complete is missing.
-    pub fn is_at_end(&self) -> bool {
-        self.is_at_end
     }
 
     /// True when the checkpoint is written to this member.

@@ -12,11 +12,11 @@ use std::ops::Range;
 
 use seam::{BLOCK_BYTES, Seam};
 
-use crate::format::journal::Record;
+use crate::format::journal::JournalRecord;
 use crate::format::page::{PagePlace, WriteCounts, slots_of};
 use crate::format::superblock::Superblock;
 use crate::number::{BlockNo, MemberNo, MemberSegment, PAGE_BLOCKS, PageNo, SegmentNo, VolumeId};
-use dirty_regions::{DirtyRegions, REGION_BLOCKS, Region, blocks_of};
+use dirty_regions::{DirtyRegions, REGION_BLOCKS, Region};
 use journal::Journal;
 use quota::{PageLimits, PageQuota};
 use recent_writes::RecentWrites;
@@ -25,6 +25,10 @@ use task_sync::Reply;
 
 /// Maximum number of pages with invalidations before the map is loaded. Above it, whole volumes are invalidated.
 const EARLY_PAGES_MAX: usize = 1 << 16;
+/// Memory of a recent write, for [`PageState::memory_bytes`].
+const RECENT_WRITE_BYTES: usize = 16;
+/// Memory of a pending record, for [`PageState::memory_bytes`].
+const PENDING_RECORD_BYTES: usize = 32;
 /// Mask of all blocks of a page.
 pub const ALL_BLOCKS: u16 = u16::MAX;
 
@@ -243,15 +247,15 @@ impl<S: Seam> PageState<S> {
         self.limits_valid_for = None;
     }
 
-    /// The number of a volume, assigned on first use; `None` when all numbers are in use.
-    pub fn number_of(&mut self, volume_id: VolumeId) -> Option<u16> {
+    /// The number of a volume, which is assigned on first use; `None` when all numbers are in use.
+    pub fn get_or_assign_number(&mut self, volume_id: VolumeId) -> Option<u16> {
         if let Some(number) = self.volume_numbers.get(&volume_id) {
             return Some(*number);
         }
         let number = (0..u16::MAX).find(|number| !self.volumes.contains_key(number))?;
         self.volume_numbers.insert(volume_id, number);
         self.volumes.insert(number, volume_id);
-        self.journal.pending_records.push(Record::Volume { number, volume_id });
+        self.journal.pending_records.push(JournalRecord::Volume { number, volume_id });
         Some(number)
     }
 
@@ -329,6 +333,7 @@ impl<S: Seam> PageState<S> {
         }
     }
 
+    /// Notes an invalidation that arrives before the map is loaded; loading applies it.
     fn invalidate_early(&mut self, volume_id: VolumeId, blocks: Range<BlockNo>) {
         let pages = PageNo::covering(&blocks);
         if self.early_invalidations.pages.len() as u64 + PageNo::count(&pages) > EARLY_PAGES_MAX as u64 {
@@ -341,7 +346,7 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// Records that slots were removed, which only the next commit makes durable.
+    /// Records that slots were removed in memory; only the next commit makes that durable.
     pub fn record_removed_slots(&mut self) {
         self.removed_until_commit = self.journal.commits_begun + 1;
     }
@@ -427,7 +432,7 @@ impl<S: Seam> PageState<S> {
             return;
         }
         frames.into_iter().for_each(|frame| self.drop_frame(frame));
-        self.journal.pending_records.push(Record::MemberGone { member });
+        self.journal.pending_records.push(JournalRecord::MemberRemoved { member });
     }
 
     /// Removes a member's slots from the free list.
@@ -488,7 +493,8 @@ impl<S: Seam> PageState<S> {
     /// Slots that may hold pages of a region.
     pub fn slots_of_region(&self, region: Region) -> Vec<SlotId> {
         let pages = REGION_BLOCKS / u64::from(PAGE_BLOCKS);
-        self.table.slots_of_volume(region.0, PageNo(region.1 * pages)..PageNo((region.1 + 1) * pages))
+        self.table
+            .slots_of_volume(region.volume_number, PageNo(region.index * pages)..PageNo((region.index + 1) * pages))
     }
 
     /// True when the region has suspect pages.
@@ -502,10 +508,10 @@ impl<S: Seam> PageState<S> {
     /// stay dirty, and the next opening would not trust their recent writes.
     pub fn drop_suspects_near_recent_writes(&mut self) {
         for region in self.dirty_regions.settled() {
-            let blocks = blocks_of(region);
-            let removed = self.recent_writes.drop_unproven(region.0, &blocks);
+            let blocks = region.blocks();
+            let removed = self.recent_writes.drop_unproven(region.volume_number, &blocks);
             self.journal.pending_records.extend(removed);
-            if !self.recent_writes.may_be_durable(region.0, &blocks) {
+            if !self.recent_writes.may_be_durable(region.volume_number, &blocks) {
                 continue;
             }
             for slot in self.slots_of_region(region) {
@@ -540,8 +546,8 @@ impl<S: Seam> PageState<S> {
                 * size_of::<SlotId>();
         (self.table.memory_bytes()
             + lists
-            + self.recent_writes.len() * 16
-            + self.journal.pending_records.capacity() * 32) as u64
+            + self.recent_writes.len() * RECENT_WRITE_BYTES
+            + self.journal.pending_records.capacity() * PENDING_RECORD_BYTES) as u64
     }
 }
 

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use crate::format::journal::Record;
+use crate::format::journal::JournalRecord;
 use crate::number::BlockNo;
 
 /// Maximum number of entries per volume.
@@ -22,9 +22,10 @@ pub const ENTRIES_MAX: usize = 256;
 /// written data.
 const ZERO_ENTRIES_MAX: usize = 64;
 
-/// One block of a ring.
+/// A recent write of one block.
 struct Entry {
     block: BlockNo,
+    /// The block's checksum with seed 0.
     checksum: u32,
     /// A commit has taken a record of the block.
     has_record: bool,
@@ -37,11 +38,18 @@ struct Entry {
 }
 
 impl Entry {
-    fn record(&self, volume_number: u16) -> Record {
-        Record::RecentWrite { volume_number, block: self.block, checksum: self.checksum, was_reread: self.was_reread }
+    /// The journal record of the entry.
+    fn record(&self, volume_number: u16) -> JournalRecord {
+        JournalRecord::RecentWrite {
+            volume_number,
+            block: self.block,
+            checksum: self.checksum,
+            was_reread: self.was_reread,
+        }
     }
 }
 
+/// The recent writes of one volume.
 #[derive(Default)]
 struct VolumeRing {
     /// Oldest first.
@@ -49,7 +57,7 @@ struct VolumeRing {
     /// Blocks evicted from the ring to which a durable record may still refer. The value is true once a commit has
     /// taken the record of the eviction, which is durable when the next commit begins.
     evicted: BTreeMap<BlockNo, bool>,
-    /// Number of pending entries: a destage asks for it after each flush.
+    /// Number of pending entries. It is counted, because each flush of a destage reads it.
     pending_entries: usize,
 }
 
@@ -63,10 +71,12 @@ impl VolumeRing {
         }
     }
 
+    /// The index of the block's entry.
     fn index_of(&self, block: BlockNo) -> Option<usize> {
         self.entries.iter().position(|entry| entry.block == block)
     }
 
+    /// The number of entries with this checksum.
     fn count_with_checksum(&self, checksum: u32) -> usize {
         self.entries.iter().filter(|entry| entry.checksum == checksum).count()
     }
@@ -75,8 +85,11 @@ impl VolumeRing {
 /// The recent writes of all volumes.
 #[derive(Default)]
 pub struct RecentWrites {
+    /// The ring of each volume, by volume number.
     volume_rings: BTreeMap<u16, VolumeRing>,
+    /// Maximum number of entries over all volumes.
     entries_max: usize,
+    /// Number of entries over all volumes.
     entry_count: usize,
     /// Checksum of a block of zeroes.
     zero_checksum: u32,
@@ -151,25 +164,26 @@ impl RecentWrites {
     }
 
     /// Removes the entries of these blocks. Returns the records of the removal.
-    pub fn remove(&mut self, volume_number: u16, blocks: Range<BlockNo>) -> Vec<Record> {
+    pub fn remove(&mut self, volume_number: u16, blocks: Range<BlockNo>) -> Vec<JournalRecord> {
         let mut records = self.remove_entries(volume_number, |entry| blocks.contains(&entry.block));
         let Some(ring) = self.volume_rings.get_mut(&volume_number) else { return records };
         let evicted = ring.evicted.extract_if(blocks, |_, _| true);
-        records.extend(evicted.map(|(block, _)| Record::RecentWriteGone { volume_number, block }));
+        records.extend(evicted.map(|(block, _)| JournalRecord::RecentWriteRemoved { volume_number, block }));
         records
     }
 
     /// Removes the unproven entries of these blocks. Returns the records of the removal.
-    pub fn drop_unproven(&mut self, volume_number: u16, blocks: &Range<BlockNo>) -> Vec<Record> {
+    pub fn drop_unproven(&mut self, volume_number: u16, blocks: &Range<BlockNo>) -> Vec<JournalRecord> {
         self.remove_entries(volume_number, |entry| entry.is_unproven && blocks.contains(&entry.block))
     }
 
-    fn remove_entries(&mut self, volume_number: u16, is_removed: impl Fn(&Entry) -> bool) -> Vec<Record> {
+    /// Removes the entries for which `is_removed` is true. Returns the records of the removal.
+    fn remove_entries(&mut self, volume_number: u16, is_removed: impl Fn(&Entry) -> bool) -> Vec<JournalRecord> {
         let Some(ring) = self.volume_rings.get_mut(&volume_number) else { return Vec::new() };
         let mut records = Vec::new();
         ring.entries.retain(|entry| {
             if is_removed(entry) {
-                records.push(Record::RecentWriteGone { volume_number, block: entry.block });
+                records.push(JournalRecord::RecentWriteRemoved { volume_number, block: entry.block });
                 ring.pending_entries -= usize::from(entry.is_pending);
             }
             !is_removed(entry)
@@ -200,13 +214,13 @@ impl RecentWrites {
     }
 
     /// Takes the pending records, which count as written from now on.
-    pub fn take_pending(&mut self) -> Vec<Record> {
+    pub fn take_pending(&mut self) -> Vec<JournalRecord> {
         let mut records = Vec::new();
         for (volume, ring) in &mut self.volume_rings {
             ring.evicted.retain(|_, recorded| !*recorded);
             for (block, recorded) in &mut ring.evicted {
                 *recorded = true;
-                records.push(Record::RecentWriteGone { volume_number: *volume, block: *block });
+                records.push(JournalRecord::RecentWriteRemoved { volume_number: *volume, block: *block });
             }
             let is_reread = |entry: &&Entry| entry.is_pending && entry.was_reread;
             let is_new = |entry: &&Entry| entry.is_pending && !entry.was_reread;
@@ -229,10 +243,10 @@ impl RecentWrites {
 
     /// The records of all entries that have one, for a checkpoint: oldest first, so that a replay in this order gives
     /// each entry its age. The other entries follow with a commit.
-    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
+    pub fn records(&self) -> impl Iterator<Item = JournalRecord> + '_ {
         self.volume_rings.iter().flat_map(|(volume, ring)| {
             let recorded = ring.entries.iter().filter(|entry| entry.has_record);
-            recorded.map(|Entry { block, checksum, .. }| Record::RecentWrite {
+            recorded.map(|Entry { block, checksum, .. }| JournalRecord::RecentWrite {
                 volume_number: *volume,
                 block: *block,
                 checksum: *checksum,
@@ -332,12 +346,13 @@ mod tests {
         // One block is read from the backing, one is written.
         recent_writes.record_reread(3, BlockNo(1), 7_001);
         let removed = recent_writes.remove(3, BlockNo(2).single());
-        assert_eq!(removed, [Record::RecentWriteGone { volume_number: 3, block: BlockNo(2) }]);
+        assert_eq!(removed, [JournalRecord::RecentWriteRemoved { volume_number: 3, block: BlockNo(2) }]);
         assert_eq!(recent_writes.unproven(3), [3, 4].map(|block| (BlockNo(block), 100 + block as u32)));
         assert!(
             recent_writes.has_unproven(3, &BlockNo(4).run(9)) && !recent_writes.has_unproven(3, &BlockNo(5).run(9))
         );
-        let expected = Record::RecentWrite { volume_number: 3, block: BlockNo(1), checksum: 7_001, was_reread: true };
+        let expected =
+            JournalRecord::RecentWrite { volume_number: 3, block: BlockNo(1), checksum: 7_001, was_reread: true };
         assert_eq!((recent_writes.take_pending(), recent_writes.len()), (vec![expected], 5));
         let listed: Vec<_> = recent_writes.proven(3).into_iter().map(|(block, _)| block.0).collect();
         assert_eq!(listed, [0, 1, 5], "the block keeps its age");
@@ -368,13 +383,13 @@ mod tests {
             }
             for record in &records {
                 match record {
-                    Record::RecentWrite { volume_number: volume, block, checksum, was_reread: true } => {
+                    JournalRecord::RecentWrite { volume_number: volume, block, checksum, was_reread: true } => {
                         replayed.record_reread(*volume, *block, *checksum);
                     }
-                    Record::RecentWrite { volume_number: volume, block, checksum, .. } => {
+                    JournalRecord::RecentWrite { volume_number: volume, block, checksum, .. } => {
                         replayed.push(*volume, *block, *checksum)
                     }
-                    Record::RecentWriteGone { volume_number: volume, block } => {
+                    JournalRecord::RecentWriteRemoved { volume_number: volume, block } => {
                         drop(replayed.remove(*volume, block.single()))
                     }
                     other => panic!("{other:?}"),

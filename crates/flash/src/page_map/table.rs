@@ -64,14 +64,19 @@ pub struct Frame {
     pub segment: SegmentNo,
     /// The segment's generation as a page segment.
     pub segment_generation: u64,
+    // One element per slot.
     keys: Box<[PageKey]>,
+    /// Masks of the valid blocks.
     valid_masks: Box<[u16]>,
     write_counts: Box<[WriteCounts]>,
+    /// Number of times that the slot was allocated.
     generations: Box<[u16]>,
+    /// Number of uses (bits 0 and 1), phase (bits 2 and 3), and the flags [`UNRECORDED`] to [`SEALED`].
     flags: Box<[u8]>,
 }
 
 impl Frame {
+    /// The contribution of one slot to the counts; zeroes without a live page.
     fn counts(&self, index: usize) -> SlotCounts {
         let flags = self.flags[index];
         if PHASES[usize::from(flags >> PHASE_SHIFT & 0b11)] != SlotPhase::Live {
@@ -84,7 +89,9 @@ impl Frame {
 
 /// The slots of all frames.
 pub struct SlotTable {
+    /// Frames by their number; `None` for a free number.
     frames: Vec<Option<Frame>>,
+    /// Free numbers of frames.
     free_frames: Vec<u32>,
     slots_per_frame: u32,
     /// Low bits of a slot number that hold the index in the frame.
@@ -113,6 +120,7 @@ pub struct SlotCounts {
 }
 
 impl SlotCounts {
+    /// Replaces the contribution of one slot to the counts.
     fn replace(&mut self, before: SlotCounts, after: SlotCounts) {
         self.pages = self.pages + after.pages - before.pages;
         self.valid_blocks = self.valid_blocks + after.valid_blocks - before.valid_blocks;
@@ -201,8 +209,8 @@ impl SlotTable {
         first..first + self.slots_per_frame
     }
 
-    /// The slots of each frame, as ranges.
-    pub fn ranges(&self) -> Vec<Range<SlotId>> {
+    /// The slots of each frame.
+    pub fn slot_ranges(&self) -> Vec<Range<SlotId>> {
         self.frames().map(|(number, _)| self.slots_of(number)).collect()
     }
 
@@ -238,11 +246,13 @@ impl SlotTable {
         ((slot >> self.index_bits) as usize, (slot & ((1 << self.index_bits) - 1)) as usize)
     }
 
+    /// The slot's frame, which must exist, and its index there.
     fn locate(&self, slot: SlotId) -> (&Frame, usize) {
         let (frame, index) = self.split(slot);
         (self.frame(frame as u32), index)
     }
 
+    /// Like [`SlotTable::locate`], mutable.
     fn locate_mut(&mut self, slot: SlotId) -> (&mut Frame, usize) {
         let (frame, index) = self.split(slot);
         (self.frames[frame].as_mut().expect("the frame exists while its slots are used"), index)
@@ -418,7 +428,7 @@ impl SlotTable {
         self.insert(slot, key);
     }
 
-    /// Sets a slot from a record of the journal. It is not indexed before [`SlotTable::index`].
+    /// Sets a slot from a record of the journal. It is not indexed before [`SlotTable::build_index`].
     pub fn restore(&mut self, slot: SlotId, page: Option<(PageKey, u16, WriteCounts)>, generation: u16) {
         let (key, valid, writes) = page.unwrap_or((NO_KEY, 0, WriteCounts::default()));
         self.change(slot, |frame, index| {
@@ -534,7 +544,8 @@ impl SlotTable {
         self.hash_entries[hole] = 0;
     }
 
-    /// The entry of the hash table at which the probe sequence of a key begins.
+    /// The entry of the hash table at which the probe sequence of a key begins. Two rounds of xor-shift and multiply
+    /// mix the key; the multiplication by the table's size replaces a slow remainder.
     fn home_entry(&self, key: PageKey) -> usize {
         let mixed = (key ^ key >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -582,7 +593,7 @@ impl SlotTable {
 
     /// Drops restored pages whose volume has no number.
     pub fn drop_orphans(&mut self, volumes: &BTreeMap<u16, VolumeId>) {
-        for slot in self.ranges().into_iter().flatten() {
+        for slot in self.slot_ranges().into_iter().flatten() {
             if self.is_page(slot) && !volumes.contains_key(&page_of(self.key(slot)).0) {
                 self.restore(slot, None, self.generation(slot));
             }

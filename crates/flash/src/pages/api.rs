@@ -1,6 +1,7 @@
 //! Types of the pages' interface to the owner of a store.
 
 use crate::page_map::MemberWrites;
+use crate::page_map::dirty_regions::Region;
 
 /// The reason why a block was not read. It returns the block's buffer.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,7 +43,7 @@ pub enum PutError {
 #[derive(Debug)]
 pub struct WriteIntent {
     /// The regions that it keeps dirty, each with the number of its dirty period.
-    pub(super) regions: Vec<((u16, u64), u64)>,
+    pub(super) regions: Vec<(Region, u64)>,
 }
 
 /// The cached pages of a volume.

@@ -29,7 +29,7 @@ fn free_slots_target<S: Seam>(state: &PageState<S>) -> usize {
 }
 
 /// The number of slots that are free, or will be with the next commit.
-fn count_free_soon<S: Seam>(state: &PageState<S>) -> usize {
+fn free_soon_count<S: Seam>(state: &PageState<S>) -> usize {
     state.slot_lists.free.len() + state.slot_lists.dead.len() + state.slot_lists.implied_dead.len()
 }
 
@@ -37,7 +37,7 @@ fn count_free_soon<S: Seam>(state: &PageState<S>) -> usize {
 pub fn may_have_free_slot<S: Seam>(state: &PageState<S>) -> bool {
     !state.is_ready()
         || state.is_growing
-        || count_free_soon(state) > 0
+        || free_soon_count(state) > 0
         || state.journal.commits_begun > state.journal.commits_done
 }
 
@@ -77,14 +77,14 @@ pub fn maintain_free_slots<S: Seam>(inner: &Rc<Inner<S>>) {
         }
         quota::refresh_limits(inner, state);
         let target = free_slots_target(state);
-        if count_free_soon(state) >= target {
+        if free_soon_count(state) >= target {
             (false, state.slot_lists.free.len() < target.div_ceil(2))
         } else if state.growth_skips == 0 && segment_lending::can_grow(inner, state) {
             (!std::mem::replace(&mut state.is_growing, true), false)
         } else {
             // A search for a segment costs more than an eviction, so it is skipped most of the time.
             state.growth_skips = state.growth_skips.checked_sub(1).unwrap_or(GROWTH_SKIPS_MAX);
-            while count_free_soon(state) < target && evict_one(state) {}
+            while free_soon_count(state) < target && evict_one(state) {}
             (false, state.slot_lists.free.len() < target.div_ceil(2))
         }
     };

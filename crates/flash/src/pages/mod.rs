@@ -28,15 +28,15 @@ use std::rc::Rc;
 use seam::{Block, Seam};
 
 use crate::error::StoreError;
-use crate::format::journal::Record;
+use crate::format::journal::JournalRecord;
 use crate::journal::{load, schedule_commit, wait_durable};
 use crate::number::{BlockNo, CompletionNo, MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
-use crate::page_map::dirty_regions::REGION_BLOCKS;
+use crate::page_map::dirty_regions::{REGION_BLOCKS, Region};
 use crate::page_map::quota::PageQuota;
 use crate::page_map::table::{self, ADDING, SUSPECT, SlotPhase};
 use crate::page_map::{ALL_BLOCKS, DropRecord, MapPhase, PageTrust};
 use crate::state::Inner;
-use segment_lending::MemberChange;
+use segment_lending::PlannedChange;
 
 pub use api::{PageReadError, PageUsage, PagesStats, PutError, WriteIntent};
 pub use quota::QuotaError;
@@ -58,7 +58,7 @@ impl<S: Seam> Pages<S> {
     ///
     /// # Panics
     /// If it is called twice.
-    pub async fn load(&self) -> load::MapLoaded {
+    pub async fn load(&self) -> load::MapLoadOutcome {
         load::load(&self.0).await
     }
 
@@ -93,7 +93,7 @@ impl<S: Seam> Pages<S> {
             }
             state.dirty_regions.remove_volume(number);
             state.recent_writes.remove_volume(number);
-            state.journal.pending_records.push(Record::VolumeGone { number });
+            state.journal.pending_records.push(JournalRecord::VolumeRemoved { number });
             state.record_removed_slots();
         }
         if wait_durable(&self.0).await {
@@ -145,7 +145,7 @@ impl<S: Seam> Pages<S> {
         let state = self.0.pages.borrow();
         let table = &state.table;
         let counts = table.counts();
-        let room = segment_lending::slot_room(&self.0, &state, MemberChange::default());
+        let room = segment_lending::slot_room(&self.0, &state, PlannedChange::default());
         PagesStats {
             pages: counts.pages,
             valid_blocks: counts.valid_blocks,
@@ -297,7 +297,7 @@ impl<S: Seam> VolumePages<S> {
             if !state.is_ready() {
                 return;
             }
-            let Some(number) = state.number_of(self.volume_id) else { return };
+            let Some(number) = state.get_or_assign_number(self.volume_id) else { return };
             state.recent_writes.push(number, block, content.checksum(0));
         }
         schedule_commit(&self.inner);
@@ -322,7 +322,7 @@ impl<S: Seam> VolumePages<S> {
             if !state.is_ready() {
                 return;
             }
-            let Some(number) = state.number_of(self.volume_id) else { return };
+            let Some(number) = state.get_or_assign_number(self.volume_id) else { return };
             if state.recent_writes.proven(number).iter().any(|(recent, _)| *recent == block) {
                 return;
             }
@@ -331,14 +331,14 @@ impl<S: Seam> VolumePages<S> {
         schedule_commit(&self.inner);
     }
 
-    /// Clears the regions that are settled, once no write has begun for some seconds.
+    /// Clears the settled regions once no write has begun for some seconds.
     pub fn schedule_clearing(&self) {
         write_intent::schedule_clearing(&self.inner);
     }
 
     /// Recent writes in regions that were dirty at a crash: the backing has this content or newer one. The caller reads
     /// them from the backing and calls [`VolumePages::record_reread`] or [`VolumePages::drop_recent_write`].
-    pub fn unproven_writes(&self) -> Vec<BlockNo> {
+    pub fn unproven_blocks(&self) -> Vec<BlockNo> {
         self.unproven_recent_writes().into_iter().map(|(block, _)| block).collect()
     }
 
@@ -407,13 +407,14 @@ impl<S: Seam> VolumePages<S> {
         number.is_some_and(|number| state.recent_writes.has_recorded_content(*number))
     }
 
-    /// Number of recent writes that can prove the backing at the next opening: like
+    /// Number of recent writes by which the next opening can recognise the backing as unchanged: like
     /// [`VolumePages::nonzero_recent_writes`], without those in regions that a close leaves dirty, which the next
     /// opening does not trust.
     pub fn provable_recent_writes(&self) -> usize {
         let state = self.inner.pages.borrow();
         let Some(number) = state.volume_numbers.get(&self.volume_id).copied() else { return 0 };
-        let is_left_dirty = |block: &BlockNo| state.dirty_regions.is_unsettled((number, block.0 / REGION_BLOCKS));
+        let region_of = |block: &BlockNo| Region { volume_number: number, index: block.0 / REGION_BLOCKS };
+        let is_left_dirty = |block: &BlockNo| state.dirty_regions.is_unsettled(region_of(block));
         state.recent_writes.nonzero(number).filter(|block| !is_left_dirty(block)).count()
     }
 

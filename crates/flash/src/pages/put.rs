@@ -19,7 +19,7 @@ use crate::number::{MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::page_map::table::{ADDING, SEALED, SUSPECT, SlotId, SlotPhase, key_of, page_of};
 use crate::page_map::{DropRecord, MapPhase, PageState};
 use crate::sabotage::Sabotage;
-use crate::slow::QueuedRequest;
+use crate::slow_detection::QueuedRequest;
 use crate::state::Inner;
 use crate::state::latency::RequestWork;
 use task_sync::Reply;
@@ -40,8 +40,16 @@ pub(super) struct Put {
     pub(super) blocks_to_write: u16,
     /// Valid blocks of the slot that are not rewritten.
     pub(super) unchanged_blocks: u16,
-    /// The page's old slot, and the blocks of it that are copied to the new one.
-    pub(super) copied_from: Option<(SlotId, PagePlace, u16)>,
+    /// The slot that held the page before, if the page moves to another slot.
+    pub(super) old_slot: Option<OldSlot>,
+}
+
+/// The slot that a page leaves.
+pub(super) struct OldSlot {
+    pub(super) slot: SlotId,
+    pub(super) place: PagePlace,
+    /// Mask of the blocks that are copied to the new slot.
+    pub(super) copied_blocks: u16,
 }
 
 /// Writes blocks of a page to flash.
@@ -82,14 +90,14 @@ pub async fn put<S: Seam>(
     let task_reply = reply.clone();
     inner.pages.borrow_mut().begin_writing((put.place.member, put.place.segment));
     inner.seam.spawn(async move {
-        let result = write_and_enter(&task, volume_id, page, &put, content).await;
+        let result = write_and_insert(&task, volume_id, page, &put, content).await;
         task_reply.send(result.map(|valid| valid & requested));
     });
     reply.wait().await
 }
 
 /// Writes the blocks of a registered page, and enters it into the map. Returns the valid blocks.
-pub(super) async fn write_and_enter<S: Seam>(
+pub(super) async fn write_and_insert<S: Seam>(
     inner: &Rc<Inner<S>>,
     volume_id: VolumeId,
     page: PageNo,
@@ -117,7 +125,7 @@ fn begin_put<S: Seam>(
         MapPhase::Unusable(reason) => return Err(PutError::Failed(reason.clone())),
         MapPhase::Unloaded | MapPhase::Loading => return Err(PutError::Busy),
     }
-    let key = key_of(state.number_of(volume_id).ok_or(PutError::Busy)?, page);
+    let key = key_of(state.get_or_assign_number(volume_id).ok_or(PutError::Busy)?, page);
     if state.table.is_busy(key) {
         return Err(PutError::Busy);
     }
@@ -131,24 +139,18 @@ fn begin_put<S: Seam>(
     if to_write == 0 {
         return Ok(None);
     }
-    if let Some(slot) = old
-        && to_write & state.table.write_counts(slot).exhausted() == 0
-        && !state.table.has_flag(slot, SUSPECT)
-        && !state.table.has_flag(slot, SEALED)
-        && state.reclaim_target != Some(state.table.place(slot).segment)
-        && !state.closed_members.contains(&state.table.place(slot).member)
-    {
+    if let Some(slot) = old.filter(|slot| can_add_in_place(state, *slot, to_write)) {
         state.table.set_flag(slot, ADDING, true);
         state.table.add_writes(slot, to_write);
         state.pending_puts.insert(slot, to_write);
-        let (place, writes) = (state.table.place(slot), state.table.write_counts(slot));
+        let (place, write_counts) = (state.table.place(slot), state.table.write_counts(slot));
         return Ok(Some(Put {
             slot,
             place,
-            write_counts: writes,
+            write_counts,
             blocks_to_write: to_write,
             unchanged_blocks: valid,
-            copied_from: None,
+            old_slot: None,
         }));
     }
     if inner.sabotage.is(Sabotage::ReuseSlotEarly) {
@@ -160,22 +162,26 @@ fn begin_put<S: Seam>(
     };
     state.table.claim(slot, key);
     // Suspect blocks are not copied: they have not been compared with the backing.
-    let old = old.map(|old| {
-        let keep = if state.table.has_flag(old, SUSPECT) { 0 } else { valid };
-        (old, state.table.place(old), keep)
+    let old_slot = old.map(|slot| {
+        let copied_blocks = if state.table.has_flag(slot, SUSPECT) { 0 } else { valid };
+        OldSlot { slot, place: state.table.place(slot), copied_blocks }
     });
-    let copied = old.map_or(0, |(_, _, keep)| keep);
+    let copied = old_slot.as_ref().map_or(0, |old| old.copied_blocks);
     state.table.add_writes(slot, to_write | copied);
     state.pending_puts.insert(slot, to_write | copied);
-    let (place, writes) = (state.table.place(slot), state.table.write_counts(slot));
-    Ok(Some(Put {
-        slot,
-        place,
-        write_counts: writes,
-        blocks_to_write: to_write,
-        unchanged_blocks: 0,
-        copied_from: old,
-    }))
+    let (place, write_counts) = (state.table.place(slot), state.table.write_counts(slot));
+    Ok(Some(Put { slot, place, write_counts, blocks_to_write: to_write, unchanged_blocks: 0, old_slot }))
+}
+
+/// True if these blocks can be added to the page in its slot: the slot accepts blocks, none of them has used up its
+/// writes, and the page is not about to leave the slot.
+fn can_add_in_place<S: Seam>(state: &PageState<S>, slot: SlotId, blocks: u16) -> bool {
+    let (table, place) = (&state.table, state.table.place(slot));
+    blocks & table.write_counts(slot).exhausted() == 0
+        && !table.has_flag(slot, SUSPECT)
+        && !table.has_flag(slot, SEALED)
+        && state.reclaim_target != Some(place.segment)
+        && !state.closed_members.contains(&place.member)
 }
 
 /// Writes the blocks of a page. Returns the blocks that are now in the slot.
@@ -187,8 +193,8 @@ async fn write<S: Seam>(
     mut content: Content<S::Block>,
 ) -> Result<u16, PutError> {
     let failed = |reason: &str| PutError::Failed(reason.to_owned());
-    if let Some((old, place, keep)) = put.copied_from {
-        for (block, data) in read::read_for_copy(inner, volume_id, page, (old, place), keep).await {
+    if let Some(old) = &put.old_slot {
+        for (block, data) in read::read_for_copy(inner, volume_id, page, old).await {
             content[block as usize].get_or_insert(data);
         }
     }
@@ -196,33 +202,34 @@ async fn write<S: Seam>(
     let device = device.ok_or_else(|| failed("the device is out of service"))?;
     let base =
         block_offset(inner.state.borrow().superblock.segment_bytes, put.place.segment, 0) + slot_offset(put.place.slot);
-    let mut sums = inner.alloc().ok_or(PutError::Busy)?;
+    let mut checksum_buffer = inner.alloc().ok_or(PutError::Busy)?;
     for pair in 0..PAGE_BLOCKS / 2 {
         let pair_of = |mask: u16| mask >> (2 * pair) & 0b11;
-        let mut pair_sums = [0_u32; 2];
+        let mut pair_checksums = [0_u32; 2];
         if pair_of(put.unchanged_blocks) != 0 && pair_of(put.blocks_to_write) != 0 {
             // The sector also holds the checksum of the pair's other block.
-            let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
+            let sector = Piece::new(checksum_buffer, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
             let _queued = QueuedRequest::new(inner, device.member, RequestWork::Read(1));
             let (result, mut pieces) = inner.read_from(&device, base + checksums_offset(pair), vec![sector]).await;
             let read = pieces.pop().expect("a read returns its pieces").block.freeze();
-            pair_sums = read::checksums::<S>(&read, pair);
-            sums = read.thaw().unwrap_or_else(|_| unreachable!("the block has one owner"));
+            pair_checksums = read::checksums::<S>(&read, pair);
+            checksum_buffer = read.thaw().unwrap_or_else(|_| unreachable!("the block has one owner"));
             result.map_err(|error| PutError::Failed(error.to_string()))?;
         }
-        for (index, sum) in pair_sums.iter_mut().enumerate() {
+        for (index, checksum) in pair_checksums.iter_mut().enumerate() {
             let block = 2 * pair as usize + index;
             if let Some(data) = &content[block] {
                 let number = page.block(block);
-                *sum = data.checksum(page_seed(volume_id, number, put.place, put.write_counts.count_of(block as u32)));
+                *checksum =
+                    data.checksum(page_seed(volume_id, number, put.place, put.write_counts.count_of(block as u32)));
             }
         }
-        sums.write_metadata(pair as usize * SECTOR_BYTES, &checksum_sector(pair_sums));
+        checksum_buffer.write_metadata(pair as usize * SECTOR_BYTES, &checksum_sector(pair_checksums));
     }
     let written =
         (0..PAGE_BLOCKS).filter(|block| content[*block as usize].is_some()).fold(0, |mask, block| mask | 1 << block);
     let whole_blocks = device.disk.geometry().logical_block as usize > SECTOR_BYTES;
-    let runs = build_runs::<S>(&inner.seam, &content, sums.freeze(), whole_blocks);
+    let runs = build_runs::<S>(&inner.seam, &content, checksum_buffer.freeze(), whole_blocks);
     for (at, pieces) in runs {
         let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
         let _queued = QueuedRequest::new(inner, device.member, RequestWork::Program(pieces.len()));
@@ -232,18 +239,19 @@ async fn write<S: Seam>(
     Ok(written)
 }
 
-/// The checksum sector of a pair. It repeats the two checksums, because simulated disks store repeated bytes as a tag.
-fn checksum_sector(pair_sums: [u32; 2]) -> Vec<u8> {
-    let pair = u64::from(pair_sums[0]) | u64::from(pair_sums[1]) << 32;
+/// The checksum sector of a pair: the two checksums, repeated to fill the sector. Simulated disks store a sector of
+/// repeated bytes in little memory.
+fn checksum_sector(pair_checksums: [u32; 2]) -> Vec<u8> {
+    let pair = u64::from(pair_checksums[0]) | u64::from(pair_checksums[1]) << 32;
     pair.to_le_bytes().repeat(CHECKSUM_COPIES)
 }
 
 /// The contiguous runs of pieces with their offsets in the slot. With `needs_whole_blocks` the device writes only whole
-/// blocks, so absent blocks between them are written as zeroes.
+/// blocks, so absent blocks are written as zeroes.
 fn build_runs<S: Seam>(
     seam: &S,
     content: &Content<S::Block>,
-    sums: S::Block,
+    checksum_buffer: S::Block,
     needs_whole_blocks: bool,
 ) -> Vec<Run<S::Block>> {
     let (mut runs, mut end) = (Vec::<Run<S::Block>>::new(), 0);
@@ -265,7 +273,7 @@ fn build_runs<S: Seam>(
             None => needs_whole_blocks.then(|| Piece::whole(seam.zero_block())),
         };
         data(0).into_iter().for_each(|piece| add(offset_in_slot(2 * pair), piece));
-        add(checksums_offset(pair), Piece::new(sums.clone(), pair as usize * SECTOR_BYTES, SECTOR_BYTES));
+        add(checksums_offset(pair), Piece::new(checksum_buffer.clone(), pair as usize * SECTOR_BYTES, SECTOR_BYTES));
         data(1).into_iter().for_each(|piece| add(offset_in_slot(2 * pair + 1), piece));
     }
     runs
@@ -297,12 +305,12 @@ fn finish_put<S: Seam>(inner: &Inner<S>, put: &Put, written: &Result<u16, PutErr
         state.table.set_valid_mask(put.slot, still_valid);
         state.table.set_flag(put.slot, SEALED, writes_whole_blocks(inner, put.place.member));
         state.queue_record(put.slot);
-        if let Some((old, place, _)) = put.copied_from
-            && state.table.exists(old)
-            && state.table.place(old) == place
-            && state.table.phase(old) == SlotPhase::Live
+        if let Some(old) = &put.old_slot
+            && state.table.exists(old.slot)
+            && state.table.place(old.slot) == old.place
+            && state.table.phase(old.slot) == SlotPhase::Live
         {
-            state.drop_page(old, DropRecord::Own);
+            state.drop_page(old.slot, DropRecord::Own);
         }
     }
     state.unflushed_members.insert(put.place.member);

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskResult, Piece, SECTOR_BYTES, Seam};
 
 use super::api::PageReadError;
+use super::put::OldSlot;
 use crate::device::{Device, block_offset};
 use crate::format::page::{PagePlace, WriteCounts, page_seed, run_byte_range, slot_offset};
 use crate::journal::schedule_commit;
@@ -15,7 +16,7 @@ use crate::number::{BlockNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::page_map::PageTrust;
 use crate::page_map::table::{SlotId, SlotPhase};
 use crate::sabotage::Sabotage;
-use crate::slow::QueuedRequest;
+use crate::slow_detection::QueuedRequest;
 use crate::state::Inner;
 use crate::state::latency::RequestWork;
 
@@ -55,18 +56,18 @@ pub async fn read<S: Seam>(
     }
 }
 
-/// Reads blocks to copy them to another slot. Unreadable blocks are skipped.
+/// Reads the blocks of a page's old slot that are copied to another slot. Unreadable blocks are skipped.
 pub async fn read_for_copy<S: Seam>(
     inner: &Rc<Inner<S>>,
     volume_id: VolumeId,
     page: PageNo,
-    (slot, place): (SlotId, PagePlace),
-    block_mask: u16,
+    old: &OldSlot,
 ) -> Vec<(u32, S::Block)> {
+    let OldSlot { slot, place, copied_blocks } = *old;
     let mut read_blocks = Vec::new();
     let mut next = 0;
-    while let Some(start) = (next..PAGE_BLOCKS).find(|block| block_mask >> block & 1 == 1) {
-        next = (start..PAGE_BLOCKS).find(|block| block_mask >> block & 1 == 0).unwrap_or(PAGE_BLOCKS);
+    while let Some(start) = (next..PAGE_BLOCKS).find(|block| copied_blocks >> block & 1 == 1) {
+        next = (start..PAGE_BLOCKS).find(|block| copied_blocks >> block & 1 == 0).unwrap_or(PAGE_BLOCKS);
         let buffers: Option<Vec<_>> = (start..next).map(|_| inner.alloc()).collect();
         let Some(buffers) = buffers else { break };
         let is_live = {
@@ -98,7 +99,7 @@ async fn read_slot<S: Seam>(
         (state.table.valid_mask(slot), place, state.table.write_counts(slot))
     };
     let hold = SlotHold { inner, slot, segment_generation: place.segment_generation };
-    let first_block = page.first_block();
+    let slot_page = SlotPage { volume_id, first_block: page.first_block(), slot, place, write_counts };
     let mut outcomes = Vec::with_capacity(buffers.len());
     let mut run: Vec<S::BlockMut> = Vec::new();
     let start = blocks.start;
@@ -108,12 +109,12 @@ async fn read_slot<S: Seam>(
             continue;
         }
         let run_start = start + outcomes.len() as u32;
-        read_run(inner, volume_id, first_block, slot, (place, write_counts), run_start, run, &mut outcomes).await;
+        read_run(inner, &slot_page, run_start, run, &mut outcomes).await;
         run = Vec::new();
         outcomes.push(Err(PageReadError::Absent(buffer)));
     }
     let run_start = start + outcomes.len() as u32;
-    read_run(inner, volume_id, first_block, slot, (place, write_counts), run_start, run, &mut outcomes).await;
+    read_run(inner, &slot_page, run_start, run, &mut outcomes).await;
     drop(hold);
     assert!(outcomes.len() == blocks.len(), "one outcome per block");
     // Discard blocks that were invalidated since the read began, even if the slot has newer content of them (R2).
@@ -141,15 +142,21 @@ impl<S: Seam> Drop for SlotHold<'_, S> {
     }
 }
 
-/// Reads a run of valid blocks, and appends their outcomes to `outcomes`. `first_block` is the page's first block;
-/// `start_index` is the index of the run's first block within the page.
-#[expect(clippy::too_many_arguments, reason = "the slot, the page and the destination")]
-async fn read_run<S: Seam>(
-    inner: &Rc<Inner<S>>,
+/// The page that a read finds in a slot, as it was when the read began.
+struct SlotPage {
     volume_id: VolumeId,
+    /// The first block of the page.
     first_block: BlockNo,
     slot: SlotId,
-    (place, write_counts): (PagePlace, WriteCounts),
+    place: PagePlace,
+    write_counts: WriteCounts,
+}
+
+/// Reads a run of valid blocks, and appends their outcomes to `outcomes`. `start_index` is the index of the run's first
+/// block within the page.
+async fn read_run<S: Seam>(
+    inner: &Rc<Inner<S>>,
+    slot_page: &SlotPage,
     start_index: u32,
     buffers: Vec<S::BlockMut>,
     outcomes: &mut Vec<Outcome<S>>,
@@ -157,18 +164,19 @@ async fn read_run<S: Seam>(
     if buffers.is_empty() {
         return;
     }
+    let SlotPage { volume_id, first_block, slot, place, write_counts } = *slot_page;
     let blocks = start_index..start_index + buffers.len() as u32;
     let device = inner.in_service().into_iter().find(|device| device.member == place.member);
     let spare_checksum_buffer = inner.pages.borrow_mut().spare_checksum_buffer.take();
-    let (Some(device), Some(sums)) = (device, spare_checksum_buffer.or_else(|| inner.alloc())) else {
+    let (Some(device), Some(checksum_buffer)) = (device, spare_checksum_buffer.or_else(|| inner.alloc())) else {
         return outcomes.extend(buffers.into_iter().map(|buffer| Err(PageReadError::Absent(buffer))));
     };
-    let (result, buffers, sums) = fetch(inner, &device, place, &blocks, buffers, sums).await;
+    let (result, buffers, checksum_buffer) = fetch(inner, &device, place, &blocks, buffers, checksum_buffer).await;
     let Some(result) = result else {
-        inner.pages.borrow_mut().spare_checksum_buffer = Some(sums);
+        inner.pages.borrow_mut().spare_checksum_buffer = Some(checksum_buffer);
         return outcomes.extend(buffers.into_iter().map(|buffer| Err(PageReadError::Absent(buffer))));
     };
-    let sums = sums.freeze();
+    let checksum_buffer = checksum_buffer.freeze();
     let unchanged = inner.pages.borrow().unchanged_blocks(slot, place, write_counts);
     let mut bad = 0_u16;
     let skips_check = inner.sabotage.is(Sabotage::SkipPageChecksum);
@@ -176,7 +184,7 @@ async fn read_run<S: Seam>(
         let data = buffer.freeze();
         let seed = page_seed(volume_id, first_block.plus(u64::from(block)), place, write_counts.count_of(block));
         let good = result.is_ok()
-            && (skips_check || checksums::<S>(&sums, block / 2)[block as usize % 2] == data.checksum(seed));
+            && (skips_check || checksums::<S>(&checksum_buffer, block / 2)[block as usize % 2] == data.checksum(seed));
         outcomes.push(if good {
             Ok(data)
         } else if unchanged >> block & 1 == 0 {
@@ -188,7 +196,7 @@ async fn read_run<S: Seam>(
         });
     }
     let mut state = inner.pages.borrow_mut();
-    state.spare_checksum_buffer = Some(thaw::<S>(sums));
+    state.spare_checksum_buffer = Some(thaw::<S>(checksum_buffer));
     if bad != 0 {
         state.invalidate_blocks(slot, bad);
         drop(state);
@@ -201,34 +209,34 @@ fn thaw<S: Seam>(block: S::Block) -> S::BlockMut {
     block.thaw().unwrap_or_else(|_| unreachable!("the block has one owner"))
 }
 
-/// The two checksums of a pair, from its sector of `sums`.
-pub fn checksums<S: Seam>(sums: &S::Block, pair: u32) -> [u32; 2] {
+/// The two checksums of a pair, from its sector of `checksum_buffer`.
+pub fn checksums<S: Seam>(checksum_buffer: &S::Block, pair: u32) -> [u32; 2] {
     let mut bytes = [0; 8];
-    sums.read_bytes(pair as usize * SECTOR_BYTES, &mut bytes);
+    checksum_buffer.read_bytes(pair as usize * SECTOR_BYTES, &mut bytes);
     let both = u64::from_le_bytes(bytes);
     [both as u32, (both >> 32) as u32]
 }
 
-/// Reads blocks into their buffers, and their checksums into `sums`, each pair's at its own sector. The result is
-/// `None` if no buffer was free.
+/// Reads blocks into their buffers, and their checksums into `checksum_buffer`, each pair's at its own sector. The
+/// result is `None` if no buffer was free.
 async fn fetch<S: Seam>(
     inner: &Inner<S>,
     device: &Device<S>,
     place: PagePlace,
     blocks: &Range<u32>,
     buffers: Vec<S::BlockMut>,
-    sums: S::BlockMut,
+    checksum_buffer: S::BlockMut,
 ) -> (Option<DiskResult<()>>, Vec<S::BlockMut>, S::BlockMut) {
     let base = block_offset(inner.state.borrow().superblock.segment_bytes, place.segment, 0) + slot_offset(place.slot);
     let run = run_byte_range(blocks);
     if device.disk.geometry().logical_block as usize > SECTOR_BYTES {
-        return fetch_aligned(inner, device, base, blocks, buffers, sums).await;
+        return fetch_aligned(inner, device, base, blocks, buffers, checksum_buffer).await;
     }
     if blocks.len() == 1 {
         let mut buffers = buffers;
         let (pair, odd) = (blocks.start / 2, blocks.start % 2 == 1);
         let data = Piece::whole(buffers.pop().expect("one buffer per block"));
-        let sector = Piece::new(sums, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
+        let sector = Piece::new(checksum_buffer, pair as usize * SECTOR_BYTES, SECTOR_BYTES);
         let pieces = if odd { vec![sector, data] } else { vec![data, sector] };
         let _queued = QueuedRequest::new(inner, device.member, RequestWork::Read(1));
         let (result, mut pieces) = inner.read_from(device, base + run.start, pieces).await;
@@ -237,7 +245,7 @@ async fn fetch<S: Seam>(
     }
     // A longer run may span several checksum sectors, and each piece owns its buffer: every sector would need one. Read
     // whole blocks instead, and copy the parts out of them.
-    fetch_aligned(inner, device, base, blocks, buffers, sums).await
+    fetch_aligned(inner, device, base, blocks, buffers, checksum_buffer).await
 }
 
 /// Reads whole device blocks around the run, and copies the blocks and checksum sectors out of them.
@@ -247,7 +255,7 @@ async fn fetch_aligned<S: Seam>(
     base_bytes: u64,
     blocks: &Range<u32>,
     mut buffers: Vec<S::BlockMut>,
-    mut sums: S::BlockMut,
+    mut checksum_buffer: S::BlockMut,
 ) -> (Option<DiskResult<()>>, Vec<S::BlockMut>, S::BlockMut) {
     let run = run_byte_range(blocks);
     let block_bytes = BLOCK_BYTES as u64;
@@ -256,7 +264,7 @@ async fn fetch_aligned<S: Seam>(
     for _ in 0..(end - start) / block_bytes {
         match inner.alloc() {
             Some(buffer) => pieces.push(Piece::whole(buffer)),
-            None => return (None, buffers, sums),
+            None => return (None, buffers, checksum_buffer),
         }
     }
     let queued = QueuedRequest::new(inner, device.member, RequestWork::Read(pieces.len()));
@@ -276,7 +284,7 @@ async fn fetch_aligned<S: Seam>(
     for (block, buffer) in blocks.clone().zip(&mut buffers) {
         copy(crate::format::page::offset_in_slot(block), buffer, 0, BLOCK_BYTES);
         let sector = crate::format::page::checksums_offset(block / 2);
-        copy(sector, &mut sums, block as usize / 2 * SECTOR_BYTES, SECTOR_BYTES);
+        copy(sector, &mut checksum_buffer, block as usize / 2 * SECTOR_BYTES, SECTOR_BYTES);
     }
-    (Some(result), buffers, sums)
+    (Some(result), buffers, checksum_buffer)
 }

@@ -6,19 +6,19 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
-use super::put::{Content, Put, write_and_enter};
-use super::segment_lending::{self, ClosedMember, MemberChange};
+use super::put::{Content, OldSlot, Put, write_and_insert};
+use super::segment_lending::{self, ClosedMemberGuard, PlannedChange};
 use super::{evict, read};
 use crate::error::StoreError;
-use crate::format::journal::Record;
+use crate::format::journal::JournalRecord;
 use crate::format::superblock::Role;
 use crate::journal::wait_durable;
+use crate::log_members::{log_copies, log_successor_number, needs_take_over};
 use crate::number::{MemberNo, PAGE_BLOCKS, PageNo, VolumeId};
 use crate::page_map::table::{ADDING, SUSPECT, SlotId, SlotPhase, page_of};
 use crate::page_map::{PageState, PageTrust};
 use crate::state::jobs::RunningJob;
 use crate::state::{Inner, State};
-use crate::succession::{log_copies, needs_take_over, successor_number};
 use task_sync::{BoxFuture, Reply, join};
 
 /// Maximum number of pages that are copied at the same time.
@@ -39,7 +39,7 @@ pub fn has_pages<S: Seam>(inner: &Inner<S>, member: MemberNo) -> bool {
 /// Pages on `member` that find no room on the others, and on a `joining` device of this role and number of segments.
 pub fn pages_without_room<S: Seam>(inner: &Inner<S>, member: MemberNo, joining: Option<(Role, u32)>) -> u64 {
     let state = inner.pages.borrow();
-    let change = MemberChange { leaving: Some(member), joining };
+    let change = PlannedChange { leaving: Some(member), joining };
     let room = segment_lending::slot_room(inner, &state, change).usable_slots();
     state.table.counts().pages.saturating_sub(room).min(state.table.pages_on(member))
 }
@@ -47,7 +47,7 @@ pub fn pages_without_room<S: Seam>(inner: &Inner<S>, member: MemberNo, joining: 
 /// Pages that the removal of `member` drops: those without room on the remaining members, or, if another member takes
 /// over the log, the pages of both.
 pub fn pages_lost_without<S: Seam>(inner: &Inner<S>, member: MemberNo) -> u64 {
-    match successor_number(inner, member) {
+    match log_successor_number(inner, member) {
         Some(successor) => {
             let table = &inner.pages.borrow().table;
             table.pages_on(member) + table.pages_on(successor)
@@ -56,14 +56,15 @@ pub fn pages_lost_without<S: Seam>(inner: &Inner<S>, member: MemberNo) -> u64 {
     }
 }
 
-/// While it exists, its member accepts no pages.
-pub struct VacatedMember<S: Seam> {
+/// Guard of a member whose pages have moved: while it exists, the member accepts no pages.
+pub struct VacatedMemberGuard<S: Seam> {
     inner: Rc<Inner<S>>,
     member: MemberNo,
-    closed: Option<ClosedMember<S>>,
+    /// Set once no page is being written to the member.
+    closed: Option<ClosedMemberGuard<S>>,
 }
 
-impl<S: Seam> Drop for VacatedMember<S> {
+impl<S: Seam> Drop for VacatedMemberGuard<S> {
     fn drop(&mut self) {
         let mut state = self.inner.pages.borrow_mut();
         state.vacated_member = None;
@@ -86,10 +87,10 @@ pub async fn relocate<S: Seam>(
     member: MemberNo,
     receiver: Option<MemberNo>,
     may_stop: bool,
-) -> Result<VacatedMember<S>, StoreError> {
+) -> Result<VacatedMemberGuard<S>, StoreError> {
     let inner = &running.inner;
     inner.pages.borrow_mut().vacated_member = Some(member);
-    let mut vacated = VacatedMember { inner: Rc::clone(inner), member, closed: None };
+    let mut vacated = VacatedMemberGuard { inner: Rc::clone(inner), member, closed: None };
     vacated.closed = Some(segment_lending::close_member(inner, member).await);
     {
         let mut state = inner.pages.borrow_mut();
@@ -110,9 +111,11 @@ pub async fn relocate<S: Seam>(
 struct Relocation<'a, S: Seam> {
     running: &'a RunningJob<S>,
     member: MemberNo,
+    /// The device that replaces the member, if one does.
     receiver: Option<MemberNo>,
-    /// Copies of the log at the start.
+    /// Number of copies of the log at the start.
     log_copies: usize,
+    /// The job can be paused and cancelled.
     may_stop: bool,
 }
 
@@ -152,7 +155,8 @@ impl<S: Seam> Relocation<'_, S> {
         is_closing.or_else(|| stop(&state)).map_or(Ok(()), Err)
     }
 
-    /// Moves the pages of a frame with at least `uses_min` uses. Breaks when no slot can be had.
+    /// Moves the pages of a frame that have at least `uses_min` uses, and adds their number to `moved`. Breaks when the
+    /// other members have no slot for a page.
     async fn relocate_frame(&self, frame: u32, uses_min: u8, moved: &mut u64) -> Result<ControlFlow<()>, StoreError> {
         let inner = &self.running.inner;
         let (slots, segment_generation) = {
@@ -176,7 +180,8 @@ impl<S: Seam> Relocation<'_, S> {
                     break;
                 }
                 drop(state);
-                // A registered copy waits for nothing but its devices: the log may wait for the copy.
+                // Allocate the buffers before the copy is registered. The log may wait for a registered copy, so a
+                // registered copy must wait for its devices only.
                 let Some(buffers) = page_buffers(inner) else {
                     lacks_buffers = true;
                     break;
@@ -232,12 +237,11 @@ fn begin_move<S: Seam>(state: &mut PageState<S>, slot: SlotId) -> Option<Move> {
     state.table.add_writes(copy, valid);
     (0..uses).for_each(|_| state.table.touch(copy));
     state.pending_puts.insert(copy, valid);
-    let (place, writes) = (state.table.place(copy), state.table.write_counts(copy));
+    let (place, write_counts) = (state.table.place(copy), state.table.write_counts(copy));
     // From now on the log waits for this write before it reclaims the segment.
     state.begin_writing((place.member, place.segment));
-    let old = Some((slot, old_place, 0));
-    let put =
-        Put { slot: copy, place, write_counts: writes, blocks_to_write: valid, unchanged_blocks: 0, copied_from: old };
+    let old_slot = Some(OldSlot { slot, place: old_place, copied_blocks: 0 });
+    let put = Put { slot: copy, place, write_counts, blocks_to_write: valid, unchanged_blocks: 0, old_slot };
     Some(Move { volume_id: state.volumes[&number], page, put })
 }
 
@@ -259,7 +263,7 @@ fn finish_move<S: Seam>(
             // The page stays where it is.
             content = Default::default();
         }
-        let written = write_and_enter(&task, volume_id, page, &put, content).await;
+        let written = write_and_insert(&task, volume_id, page, &put, content).await;
         task_reply.send(written.is_ok_and(|valid| valid != 0));
     });
     async move { reply.wait().await }
@@ -267,7 +271,7 @@ fn finish_move<S: Seam>(
 
 /// True if a valid block of the page was not read, for want of a buffer.
 fn lacks_blocks<S: Seam>(inner: &Inner<S>, put: &Put, content: &Content<S::Block>) -> bool {
-    let Some((slot, place, _)) = put.copied_from else { return false };
+    let Some(OldSlot { slot, place, .. }) = put.old_slot else { return false };
     let table = &inner.pages.borrow().table;
     let is_same = table.exists(slot) && table.place(slot) == place && table.phase(slot) == SlotPhase::Live;
     let valid = if is_same { table.valid_mask(slot) } else { 0 };
@@ -298,5 +302,5 @@ fn drop_empty_frame<S: Seam>(inner: &Inner<S>, frame: u32, segment_generation: u
     }
     let (member, segment) = (state.table.frame(frame).member, state.table.frame(frame).segment);
     state.drop_frame(frame);
-    state.journal.pending_records.push(Record::FreeSegment { member, segment });
+    state.journal.pending_records.push(JournalRecord::FreeSegment { member, segment });
 }

@@ -1,7 +1,7 @@
 //! Segment lending between the log and the pages. The log keeps a reserve. When the reserve is used up, the log
 //! reclaims the segment whose pages are used least, once the removal of these pages is durable.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use seam::{DiskResult, Nanos, Seam};
@@ -9,16 +9,16 @@ use seam::{DiskResult, Nanos, Seam};
 use super::quota::{self, Evictability};
 use super::write_intent;
 use crate::device::{Device, Durability, block_of, block_offset};
-use crate::format::journal::Record;
-use crate::format::page::PageHeader;
+use crate::format::journal::JournalRecord;
+use crate::format::page::PageSegmentHeader;
 use crate::format::superblock::Role;
 use crate::journal::wait_durable;
+use crate::log_members::members_without_pages;
 use crate::membership::failures_of;
 use crate::number::{MemberNo, MemberSegment, SegmentNo};
 use crate::page_map::PageState;
-use crate::page_map::table::{SlotId, SlotPhase};
+use crate::page_map::table::{Frame, SlotId, SlotPhase};
 use crate::state::{Inner, State};
-use crate::succession::members_without_pages;
 use task_sync::{BoxFuture, join};
 
 /// The log keeps 1/32 of the segments that it shares with the pages in reserve.
@@ -27,8 +27,12 @@ const RESERVE_SEGMENTS_DIVISOR: usize = 32;
 const RESERVE_SEGMENTS_MIN: usize = 2;
 /// Maximum number of segments that are compared when one is reclaimed.
 const COMPARED_SEGMENTS_MAX: usize = 64;
-/// The cost of dropping a protected page; other pages cost 2 to 5.
+/// The cost of dropping a page without a recent use, on the scale of [`drop_cost`]. Each recent use adds 1.
+const UNUSED_PAGE_COST: usize = 2;
+/// The cost of dropping a protected page.
 const PROTECTED_PAGE_COST: usize = 50;
+/// The cost of a slot that is being written: the reclaim would have to wait for the write.
+const WRITING_PAGE_COST: usize = 1_000;
 /// Pause between two checks while another reclaim, or a write to the segment, is in progress.
 pub(super) const CHECK_INTERVAL: Nanos = Nanos::from_micros(100);
 
@@ -53,9 +57,9 @@ impl SlotRoom {
     }
 }
 
-/// A change of the members after which the room is determined; the default is no change.
+/// A possible change of the members, for which the room is computed; the default is no change.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct MemberChange {
+pub struct PlannedChange {
     /// The member that leaves.
     pub leaving: Option<MemberNo>,
     /// Role and segments of a device that joins.
@@ -63,22 +67,22 @@ pub struct MemberChange {
 }
 
 /// The number of free segments that the log keeps for itself.
-fn reserve_segments<S: Seam>(store: &State<S>) -> usize {
-    reserve_of_shared(store, store.superblock.log_segment_count - store.superblock.journal_segments())
+fn reserve_segments<S: Seam>(store_state: &State<S>) -> usize {
+    reserve_of_shared(store_state, store_state.superblock.log_segment_count - store_state.superblock.journal_segments())
 }
 
-/// As [`reserve`], if the log and the pages share this number of segments.
-fn reserve_of_shared<S: Seam>(store: &State<S>, shared_segments: u32) -> usize {
-    store.segments.tombstone_reserve_segments()
+/// As [`reserve_segments`], if the log and the pages share this number of segments.
+fn reserve_of_shared<S: Seam>(store_state: &State<S>, shared_segments: u32) -> usize {
+    store_state.segments.tombstone_reserve_segments()
         + (shared_segments as usize / RESERVE_SEGMENTS_DIVISOR).max(RESERVE_SEGMENTS_MIN)
 }
 
 /// Up to `count` segments that can hold pages now. On log members these are lent segments and segments past the end of
 /// the log, on other members all segments.
-fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: usize) -> Vec<MemberSegment> {
+fn available_segments<S: Seam>(store_state: &State<S>, state: &PageState<S>, count: usize) -> Vec<MemberSegment> {
     let in_use: BTreeSet<MemberSegment> =
         state.table.frames().map(|(_, frame)| (frame.member, frame.segment)).collect();
-    let superblock = &store.superblock;
+    let superblock = &store_state.superblock;
     let log_segments = superblock.log_segments();
     let mut available = Vec::new();
     for (member, entry) in superblock.numbered_members().filter(|(member, _)| superblock.serves(*member)) {
@@ -88,7 +92,7 @@ fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: us
         let is_log = entry.role == Role::Log;
         // A segment that was lent before a smaller device joined the log is past the end of the log now.
         let is_lent = |number: &SegmentNo| *number < log_segments.end && state.reclaim_target != Some(*number);
-        let lent = store.segments.lent_segments().iter().copied().filter(|number| is_log && is_lent(number));
+        let lent = store_state.segments.lent_segments().iter().copied().filter(|number| is_log && is_lent(number));
         let end = SegmentNo(entry.segment_count);
         let page_only_segments =
             if is_log { log_segments.end..end.max(log_segments.end) } else { log_segments.start..end };
@@ -102,25 +106,25 @@ fn available_segments<S: Seam>(store: &State<S>, state: &PageState<S>, count: us
 
 /// Maximum number of slots while the log needs no more than its reserve.
 pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> usize {
-    slot_room(inner, state, MemberChange::default()).usable_slots() as usize
+    slot_room(inner, state, PlannedChange::default()).usable_slots() as usize
 }
 
 /// The room for pages after a change of the members.
-pub fn slot_room<S: Seam>(inner: &Inner<S>, state: &PageState<S>, change: MemberChange) -> SlotRoom {
-    let store = inner.state.borrow();
-    let superblock = &store.superblock;
-    let MemberChange { leaving, joining } = change;
+pub fn slot_room<S: Seam>(inner: &Inner<S>, state: &PageState<S>, change: PlannedChange) -> SlotRoom {
+    let store_state = inner.state.borrow();
+    let superblock = &store_state.superblock;
+    let PlannedChange { leaving, joining } = change;
     // The smallest log member determines the end of the log on all of them.
     let joining_log = joining.filter(|(role, _)| *role == Role::Log).map(|(_, segments)| segments);
     let log_end =
         joining_log.map_or(superblock.log_segment_count, |segments| segments.min(superblock.log_segment_count));
     let shared_segments = log_end.saturating_sub(superblock.journal_segments());
-    let lendable = shared_segments.saturating_sub(reserve_of_shared(&store, shared_segments) as u32);
+    let lendable = shared_segments.saturating_sub(reserve_of_shared(&store_state, shared_segments) as u32);
     let page_segments = |(role, segments): (Role, u32)| match role {
         Role::Log => u64::from(lendable) + u64::from(segments.saturating_sub(log_end)),
         Role::Pages => u64::from(segments.saturating_sub(superblock.journal_segments())),
     };
-    let without_pages = members_without_pages(&store);
+    let without_pages = members_without_pages(&store_state);
     let stays =
         |member: MemberNo| superblock.serves(member) && leaving != Some(member) && !without_pages.contains(&member);
     let staying = superblock.numbered_members().filter(|(member, _)| stays(*member));
@@ -133,42 +137,47 @@ pub fn slot_room<S: Seam>(inner: &Inner<S>, state: &PageState<S>, change: Member
 
 /// True when another segment can hold pages.
 pub fn can_grow<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> bool {
-    let store = inner.state.borrow();
+    let store_state = inner.state.borrow();
     let fits = state.table.slot_count() + state.table.slots_per_frame() as usize <= state.journal.slots_max();
-    fits && (store.segments.writable_count() > reserve_segments(&store)
-        || !available_segments(&store, state, 1).is_empty())
+    fits && (store_state.segments.writable_count() > reserve_segments(&store_state)
+        || !available_segments(&store_state, state, 1).is_empty())
 }
 
 /// Adds a segment to the page cache. A segment lent by the log is added on both log members.
 pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
-    let (segments, store, segment_bytes, boot) = {
-        let mut store = inner.state.borrow_mut();
+    let (segments, store, segment_bytes, boot_epoch) = {
+        let mut store_state = inner.state.borrow_mut();
         let state = inner.pages.borrow();
-        let mut segments = available_segments(&store, &state, 2);
+        let mut segments = available_segments(&store_state, &state, 2);
         if segments.is_empty() {
-            let keep = reserve_segments(&store);
-            let Some(number) = store.segments.lend(keep) else { return };
-            let members = store.superblock.numbered_members();
-            let log = members.filter(|(member, _)| store.superblock.carries_log(*member));
+            let keep = reserve_segments(&store_state);
+            let Some(number) = store_state.segments.lend(keep) else { return };
+            let members = store_state.superblock.numbered_members();
+            let log = members.filter(|(member, _)| store_state.superblock.carries_log(*member));
             let with_room = log.filter(|(_, entry)| number < SegmentNo(entry.segment_count));
             segments.extend(with_room.map(|(member, _)| (member, number)));
         }
-        (segments, store.superblock.store, store.superblock.segment_bytes, store.superblock.boot_epoch)
+        (
+            segments,
+            store_state.superblock.store,
+            store_state.superblock.segment_bytes,
+            store_state.superblock.boot_epoch,
+        )
     };
     for (member, segment) in segments {
         let Some(device) = inner.in_service().into_iter().find(|device| device.member == member) else { continue };
         let segment_generation = {
-            let store = inner.state.borrow();
+            let store_state = inner.state.borrow();
             let mut state = inner.pages.borrow_mut();
-            if !may_hold_pages(&store, &state, member, segment) {
+            if !may_hold_pages(&store_state, &state, member, segment) {
                 continue;
             }
             state.segment_generations.issued_count += 1;
             state.begin_writing((member, segment));
             // Unique over all openings: the boot epoch is in the upper 24 bits.
-            boot.0 << 40 | state.segment_generations.issued_count
+            boot_epoch.0 << 40 | state.segment_generations.issued_count
         };
-        let header = PageHeader { store, member, segment, segment_generation };
+        let header = PageSegmentHeader { store, member, segment, segment_generation };
         let written = write_header(inner, &device, &header, segment_bytes).await;
         inner.pages.borrow_mut().end_writing((member, segment));
         if written {
@@ -179,7 +188,12 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
 
 /// Writes the header block of a page segment, so that its content is never mistaken for log content. Returns whether
 /// that succeeded.
-async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &PageHeader, segment_bytes: u64) -> bool {
+async fn write_header<S: Seam>(
+    inner: &Inner<S>,
+    device: &Device<S>,
+    header: &PageSegmentHeader,
+    segment_bytes: u64,
+) -> bool {
     let Some(buffer) = inner.alloc() else { return false };
     let block = block_of::<S>(buffer, &header.encode());
     let at = block_offset(segment_bytes, header.segment, 0);
@@ -194,25 +208,25 @@ async fn write_header<S: Seam>(inner: &Inner<S>, device: &Device<S>, header: &Pa
 }
 
 /// True when a segment may hold pages: the log has not reclaimed it meanwhile.
-fn may_hold_pages<S: Seam>(store: &State<S>, state: &PageState<S>, member: MemberNo, segment: SegmentNo) -> bool {
-    let is_shared = store.superblock.carries_log(member) && segment < store.superblock.log_segments().end;
-    let is_lent = store.segments.lent_segments().contains(&segment) && state.reclaim_target != Some(segment);
-    let is_open = state.is_ready() && store.superblock.serves(member) && state.vacated_member != Some(member);
+fn may_hold_pages<S: Seam>(store_state: &State<S>, state: &PageState<S>, member: MemberNo, segment: SegmentNo) -> bool {
+    let is_shared = store_state.superblock.carries_log(member) && segment < store_state.superblock.log_segments().end;
+    let is_lent = store_state.segments.lent_segments().contains(&segment) && state.reclaim_target != Some(segment);
+    let is_open = state.is_ready() && store_state.superblock.serves(member) && state.vacated_member != Some(member);
     is_open && (is_lent || !is_shared)
 }
 
 /// Adds the slots of a segment whose header is written, unless the log has reclaimed the segment meanwhile.
 fn add_frame<S: Seam>(inner: &Inner<S>, member: MemberNo, segment: SegmentNo, segment_generation: u64) {
-    let store = inner.state.borrow();
+    let store_state = inner.state.borrow();
     let mut state = inner.pages.borrow_mut();
-    if !may_hold_pages(&store, &state, member, segment) {
+    if !may_hold_pages(&store_state, &state, member, segment) {
         return;
     }
-    let entry = &store.superblock.members[member.index()];
+    let entry = &store_state.superblock.members[member.index()];
     if state.journal.recorded_members.insert(member) {
-        state.journal.pending_records.push(Record::Member { member, uuid: entry.uuid });
+        state.journal.pending_records.push(JournalRecord::Member { member, uuid: entry.uuid });
     }
-    state.journal.pending_records.push(Record::Segment { member, segment, segment_generation });
+    state.journal.pending_records.push(JournalRecord::Segment { member, segment, segment_generation });
     state.unflushed_members.insert(member);
     let frame = state.table.add_frame(member, segment, segment_generation);
     let slots = state.table.slots_of(frame);
@@ -244,51 +258,36 @@ pub async fn reclaim_for_log<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
 async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<SegmentNo> {
     if !inner.pages.borrow().is_ready() {
         // Loading the map later finds that the segment was reclaimed.
-        let number = inner.state.borrow().segments.lent_usable().next()?;
+        let number = inner.state.borrow().segments.reclaimable_segments().next()?;
         inner.pages.borrow_mut().reclaim_target = Some(number);
         wait_for_writes(inner, number).await;
         return Some(number);
     }
     let (number, frames) = {
-        let store = inner.state.borrow();
+        let store_state = inner.state.borrow();
         let mut state = inner.pages.borrow_mut();
-        let carries_log = |member: MemberNo| store.superblock.carries_log(member);
-        let mut costs: std::collections::BTreeMap<SegmentNo, (usize, Vec<u32>)> =
-            store.segments.lent_usable().take(COMPARED_SEGMENTS_MAX).map(|number| (number, (0, Vec::new()))).collect();
-        for (frame, page_segment) in state.table.frames() {
-            if let Some((cost, frames)) =
-                costs.get_mut(&page_segment.segment).filter(|_| carries_log(page_segment.member))
-            {
-                *cost += state.table.slots_of(frame).map(|slot| drop_cost(&state, slot)).sum::<usize>();
-                frames.push(frame);
-            }
-        }
-        let (number, (_, frames)) = costs.into_iter().min_by_key(|(number, (cost, _))| (*cost, *number))?;
+        let (number, frames) = choose_segment_to_reclaim(&store_state, &state)?;
         state.reclaim_target = Some(number);
-        let mut records = Vec::new();
-        for frame in &frames {
-            let page_segment = state.table.frame(*frame);
-            records.push(Record::FreeSegment { member: page_segment.member, segment: page_segment.segment });
-            let slots = state.table.slots_of(*frame);
+        let mut dropped_frames = Vec::new();
+        for frame in frames {
+            let page_segment = state.table.frame(frame);
+            let record = JournalRecord::FreeSegment { member: page_segment.member, segment: page_segment.segment };
+            dropped_frames.push((frame, page_segment.segment_generation, record));
+            let slots = state.table.slots_of(frame);
             state.slot_lists.free.retain(|slot| !slots.contains(slot));
         }
-        (
-            number,
-            frames
-                .into_iter()
-                .zip(records)
-                .map(|(frame, record)| (frame, state.table.frame(frame).segment_generation, record))
-                .collect::<Vec<_>>(),
-        )
+        (number, dropped_frames)
     };
     // Since `reclaim_target` is set, no new write to the segment begins.
     wait_for_writes(inner, number).await;
     {
         let mut state = inner.pages.borrow_mut();
         for (frame, segment_generation, record) in frames {
-            if state.table.frames().any(|(frame_number, page_segment)| {
-                frame_number == frame && page_segment.segment_generation == segment_generation
-            }) {
+            // Another task may have dropped the frame meanwhile, and its number may have been reused.
+            let is_same = |(number, page_segment): (u32, &Frame)| {
+                number == frame && page_segment.segment_generation == segment_generation
+            };
+            if state.table.frames().any(is_same) {
                 state.drop_frame(frame);
                 state.journal.pending_records.push(record);
             }
@@ -296,6 +295,20 @@ async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<SegmentNo> {
     }
     wait_durable(inner).await;
     Some(number)
+}
+
+/// The lent segment whose pages cost the least to drop, with its frames: one for each log member with pages in it.
+fn choose_segment_to_reclaim<S: Seam>(store_state: &State<S>, state: &PageState<S>) -> Option<(SegmentNo, Vec<u32>)> {
+    let compared = store_state.segments.reclaimable_segments().take(COMPARED_SEGMENTS_MAX);
+    let mut costs: BTreeMap<SegmentNo, (usize, Vec<u32>)> = compared.map(|number| (number, (0, Vec::new()))).collect();
+    for (number, frame) in state.table.frames().filter(|(_, frame)| store_state.superblock.carries_log(frame.member)) {
+        if let Some((cost, frames)) = costs.get_mut(&frame.segment) {
+            *cost += state.table.slots_of(number).map(|slot| drop_cost(state, slot)).sum::<usize>();
+            frames.push(number);
+        }
+    }
+    let (number, (_, frames)) = costs.into_iter().min_by_key(|(number, (cost, _))| (*cost, *number))?;
+    Some((number, frames))
 }
 
 /// Waits until no write to a reclaimed segment is in flight: a late write would overwrite a batch.
@@ -309,15 +322,15 @@ async fn wait_for_writes<S: Seam>(inner: &Rc<Inner<S>>, number: SegmentNo) {
     }
 }
 
-/// While it exists, its member accepts no new pages.
-pub struct ClosedMember<S: Seam> {
+/// Guard: while it exists, its member accepts no new pages.
+pub struct ClosedMemberGuard<S: Seam> {
     inner: Rc<Inner<S>>,
     member: MemberNo,
-    /// A failed write of a header had closed it before.
+    /// The member was closed before the guard was created, so it stays closed afterwards.
     was_closed: bool,
 }
 
-impl<S: Seam> Drop for ClosedMember<S> {
+impl<S: Seam> Drop for ClosedMemberGuard<S> {
     fn drop(&mut self) {
         if !self.was_closed {
             self.inner.pages.borrow_mut().closed_members.remove(&self.member);
@@ -327,7 +340,7 @@ impl<S: Seam> Drop for ClosedMember<S> {
 
 /// Drops all pages of a member that will carry the log, durably. The member accepts no new pages while the result
 /// exists.
-pub async fn drop_pages_of<S: Seam>(inner: &Rc<Inner<S>>, member: MemberNo) -> ClosedMember<S> {
+pub async fn drop_pages_of<S: Seam>(inner: &Rc<Inner<S>>, member: MemberNo) -> ClosedMemberGuard<S> {
     let closed = close_member(inner, member).await;
     inner.pages.borrow_mut().drop_member_pages(member);
     wait_durable(inner).await;
@@ -335,10 +348,10 @@ pub async fn drop_pages_of<S: Seam>(inner: &Rc<Inner<S>>, member: MemberNo) -> C
 }
 
 /// Closes a member for new pages, and waits until no page is being written to it.
-pub async fn close_member<S: Seam>(inner: &Rc<Inner<S>>, member: MemberNo) -> ClosedMember<S> {
+pub async fn close_member<S: Seam>(inner: &Rc<Inner<S>>, member: MemberNo) -> ClosedMemberGuard<S> {
     write_intent::wait_loaded_if_begun(inner).await;
     let was_closed = !inner.pages.borrow_mut().closed_members.insert(member);
-    let closed = ClosedMember { inner: Rc::clone(inner), member, was_closed };
+    let closed = ClosedMemberGuard { inner: Rc::clone(inner), member, was_closed };
     let writes = |state: &PageState<S>| state.writes_in_flight.keys().any(|(writing, _)| *writing == member);
     while inner.pages.borrow().is_growing || writes(&inner.pages.borrow()) {
         // Without free slots no new write begins.
@@ -353,8 +366,7 @@ fn drop_cost<S: Seam>(state: &PageState<S>, slot: SlotId) -> usize {
     match state.table.phase(slot) {
         SlotPhase::Free | SlotPhase::Dead => 0,
         SlotPhase::Live if quota::evictability(state, slot) == Evictability::Protected => PROTECTED_PAGE_COST,
-        SlotPhase::Live => 2 + usize::from(state.table.uses(slot)),
-        // The reclaim would have to wait for the write.
-        SlotPhase::Writing => 1_000,
+        SlotPhase::Live => UNUSED_PAGE_COST + usize::from(state.table.uses(slot)),
+        SlotPhase::Writing => WRITING_PAGE_COST,
     }
 }

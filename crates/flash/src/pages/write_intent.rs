@@ -11,12 +11,13 @@ use super::api::WriteIntent;
 use crate::journal::{start_commit, wait_durable};
 use crate::number::{BlockNo, CompletionNo, VolumeId};
 use crate::page_map::MapPhase;
-use crate::page_map::dirty_regions::{DIRTY_REGIONS_MANY, DIRTY_REGIONS_MAX, REGION_BLOCKS, Region};
+use crate::page_map::dirty_regions::{DIRTY_REGIONS_HIGH_WATERMARK, DIRTY_REGIONS_MAX, REGION_BLOCKS, Region};
 use crate::sabotage::Sabotage;
 use crate::state::Inner;
 use task_sync::Reply;
 
-/// A write to more regions marks none of them. It waits until the invalidation of its blocks is durable.
+/// Maximum number of regions that one write marks. A write to more regions marks none of them, and waits until the
+/// invalidation of its blocks is durable.
 const MARKED_REGIONS_MAX: u64 = 16;
 /// Settled regions are cleared after this time without a write.
 const IDLE_DELAY: Nanos = Nanos::from_secs(5);
@@ -82,11 +83,12 @@ fn mark_regions<S: Seam>(inner: &Inner<S>, volume_id: VolumeId, blocks: &Range<B
     if !state.is_ready() {
         return (unmarked, state.is_abandonment_recorded);
     }
-    // Slots that were just dropped as a whole may have held these blocks: the write waits until that is durable.
-    let is_forgotten = state.has_removed_slots();
-    let Some(number) = state.volume_numbers.get(&volume_id).copied() else { return (unmarked, !is_forgotten) };
+    // The durable map may still list slots that were removed in memory, and they may have held these blocks. Then the
+    // write waits for the next commit.
+    let may_be_listed = state.has_removed_slots();
+    let Some(number) = state.volume_numbers.get(&volume_id).copied() else { return (unmarked, !may_be_listed) };
     if blocks.is_empty() || !state.may_be_durable(number, blocks) {
-        return (unmarked, blocks.is_empty() || !is_forgotten);
+        return (unmarked, blocks.is_empty() || !may_be_listed);
     }
     let removed = state.recent_writes.remove(number, blocks.clone());
     state.journal.pending_records.extend(removed);
@@ -96,7 +98,7 @@ fn mark_regions<S: Seam>(inner: &Inner<S>, volume_id: VolumeId, blocks: &Range<B
         return (unmarked, false);
     }
     let (mut marked, mut durable) = (Vec::new(), true);
-    for region in regions.map(|region| (number, region)) {
+    for region in regions.map(|index| Region { volume_number: number, index }) {
         let (period, record) = state.dirty_regions.begin_write(region);
         state.journal.pending_records.extend(record);
         durable &= state.dirty_regions.is_durable(region);
@@ -108,8 +110,7 @@ fn mark_regions<S: Seam>(inner: &Inner<S>, volume_id: VolumeId, blocks: &Range<B
 /// Ends a write; `completion` is its number in the volume's order of completed writes.
 pub fn end_write<S: Seam>(inner: &Rc<Inner<S>>, intent: WriteIntent, completion: CompletionNo) {
     let mut state = inner.pages.borrow_mut();
-    let regions: Vec<(Region, u64)> = intent.regions;
-    regions.into_iter().for_each(|(region, period)| state.dirty_regions.end_write(region, period, completion));
+    intent.regions.into_iter().for_each(|(region, period)| state.dirty_regions.end_write(region, period, completion));
 }
 
 /// Records a successful flush of the backing.
@@ -122,11 +123,11 @@ pub fn record_flush<S: Seam>(inner: &Rc<Inner<S>>, volume_id: VolumeId, covered:
     schedule_clearing(inner);
 }
 
-/// True when the log is nearly full and a flush of the backing would let regions be cleared.
+/// True when the write-intent log is nearly full and a flush of the backing would let regions be cleared.
 pub fn wants_flush<S: Seam>(inner: &Inner<S>, volume_id: VolumeId) -> bool {
     let state = inner.pages.borrow();
     let Some(number) = state.volume_numbers.get(&volume_id) else { return false };
-    state.dirty_regions.len() >= DIRTY_REGIONS_MANY && state.dirty_regions.awaits_flush(*number)
+    state.dirty_regions.len() >= DIRTY_REGIONS_HIGH_WATERMARK && state.dirty_regions.awaits_flush(*number)
 }
 
 /// Clears settled regions once no write has begun for [`IDLE_DELAY`].

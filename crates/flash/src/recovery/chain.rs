@@ -14,11 +14,11 @@ use super::newest::LogRecords;
 use crate::device::{Device, Durability, block_offset, raw};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, data_seed};
-use crate::format::page::PageHeader;
+use crate::format::page::PageSegmentHeader;
 use crate::format::summary::{SummaryHead, batch_blocks, summary_blocks};
 use crate::format::superblock::Superblock;
 use crate::format::{Raw, newer_metadata};
-use crate::membership::Failure;
+use crate::membership::MemberFailure;
 use crate::number::{BootEpoch, CommitNo, MemberSegment, SegmentNo, Sequence};
 use crate::sabotage::Sabotage;
 use task_sync::{BoxFuture, join};
@@ -109,11 +109,11 @@ impl LogChain {
 
     /// Adds the next batch.
     pub fn add(&mut self, header: &BatchHeader, checksum: u32) {
-        let BatchHeader { sequence, boot_epoch: boot, first_sequence, segment, offset_blocks: offset, .. } = *header;
+        let BatchHeader { sequence, boot_epoch, first_sequence, segment, offset_blocks: offset, .. } = *header;
         let blocks = header.block_count();
         self.batches.push(LogBatch {
             sequence,
-            boot_epoch: boot,
+            boot_epoch,
             first_sequence,
             segment,
             offset_blocks: offset,
@@ -124,6 +124,7 @@ impl LogChain {
         self.next_sequence = sequence.next();
     }
 
+    /// Adds the next batch, and notes its bad copies for [`repair`].
     fn add_read(&mut self, batch: ReadBatch) {
         self.add(&batch.header, batch.checksum);
         if !batch.bad_copies.is_empty() {
@@ -139,13 +140,17 @@ struct SegmentHead {
     previous_checksum: u32,
 }
 
-/// The header at a position as read from each device. If no device could be read, also the last device's error.
+/// The header at a position as read from each device, with its checksum. If no device could be read, also the last
+/// device's error.
 type Headers = (Vec<Option<(BatchHeader, u32)>>, Option<StoreError>);
 
+/// Reads the log. It caches what it has read ahead.
 struct LogReader<'a, S: Seam> {
     seam: &'a S,
+    /// Devices that carry the log.
     devices: &'a [Device<S>],
     superblock: &'a Superblock,
+    /// The first batch of each segment, by its sequence number. Different boot epochs may have used the same number.
     heads: BTreeMap<Sequence, Vec<SegmentHead>>,
     /// Segments whose first batch has a lower sequence number were read ahead.
     prefetched_until: Sequence,
@@ -153,7 +158,9 @@ struct LogReader<'a, S: Seam> {
     prefetched: RefCell<BTreeMap<SegmentNo, VecDeque<(BatchHeader, u32)>>>,
     /// The error of a segment whose first block is unreadable on all devices.
     segment_error: Option<StoreError>,
+    /// The generation of each segment that holds pages.
     page_segment_generations: RefCell<BTreeMap<MemberSegment, u64>>,
+    /// The last commit of the map journal that any header or superblock names as durable.
     journal_commit: Cell<CommitNo>,
     /// The error of a device with metadata of a later format.
     newer_format_error: RefCell<Option<StoreError>>,
@@ -195,7 +202,7 @@ pub async fn read_log<S: Seam>(
         return Err(error);
     }
     if let Some(mut last) = last
-        && (reader.is_whole(&mut last).await? || sabotage.is(Sabotage::ReplayTorn))
+        && (reader.has_intact_data(&mut last).await? || sabotage.is(Sabotage::ReplayTorn))
     {
         chain.add_read(last);
     }
@@ -206,6 +213,7 @@ pub async fn read_log<S: Seam>(
 }
 
 impl<S: Seam> LogReader<'_, S> {
+    /// The number of blocks of a segment.
     fn segment_blocks(&self) -> u32 {
         self.superblock.segment_blocks()
     }
@@ -218,7 +226,7 @@ impl<S: Seam> LogReader<'_, S> {
             match device.read_raw(self.seam, at).await {
                 Ok(raw) => {
                     any_read = true;
-                    self.record_newer(device, &raw);
+                    self.record_newer_format(device, &raw);
                     headers.push(self.decode(&raw, segment, offset_blocks));
                 }
                 Err(reason) => {
@@ -232,15 +240,17 @@ impl<S: Seam> LogReader<'_, S> {
 
     /// Records an error for metadata of a later format where a header is expected. Otherwise the log would seem to end
     /// there and would be overwritten. The superblock's version should have been raised first.
-    fn record_newer(&self, device: &Device<S>, raw: &Raw) {
+    fn record_newer_format(&self, device: &Device<S>, raw: &Raw) {
         if let Some(newer) = newer_metadata(raw, self.superblock.store) {
             *self.newer_format_error.borrow_mut() = Some(StoreError::Newer { device: device.name(), newer });
         }
     }
 
+    /// Decodes the header in a block of the log. Also notes the generation of a page segment, and the last durable
+    /// commit of the map journal that the block names.
     fn decode(&self, raw: &Raw, segment: SegmentNo, offset_blocks: u32) -> Option<(BatchHeader, u32)> {
         let Some((header, _)) = BatchHeader::decode(raw) else {
-            let page = PageHeader::decode(raw).filter(|page| offset_blocks == 0 && page.segment == segment);
+            let page = PageSegmentHeader::decode(raw).filter(|page| offset_blocks == 0 && page.segment == segment);
             if let Some(page) = page.filter(|page| page.store == self.superblock.store) {
                 self.page_segment_generations.borrow_mut().insert((page.member, segment), page.segment_generation);
             }
@@ -306,6 +316,7 @@ impl<S: Seam> LogReader<'_, S> {
         self.prefetched_until = prefetched_until;
     }
 
+    /// Reads ahead the headers of one segment: from its summary if it has one, otherwise one by one.
     async fn prefetch_segment(&self, first: Sequence, head: &SegmentHead) {
         let mut headers = VecDeque::from(self.read_summary(first, head).await.unwrap_or_default());
         let mut offset = headers.back().map_or(0, |(header, _)| header.offset_blocks + header.block_count());
@@ -313,7 +324,7 @@ impl<S: Seam> LogReader<'_, S> {
         let fits =
             |(header, _): &(BatchHeader, u32)| (header.boot_epoch, header.first_sequence) == (head.boot_epoch, first);
         while offset < self.segment_blocks() && !is_sealed {
-            if let Some(header) = self.read_header_once(head.segment, offset).await.filter(fits) {
+            if let Some(header) = self.read_header_from_one_device(head.segment, offset).await.filter(fits) {
                 offset += header.0.block_count();
                 headers.push_back(header);
                 continue;
@@ -342,6 +353,7 @@ impl<S: Seam> LogReader<'_, S> {
         None
     }
 
+    /// The headers of a segment by its summary on one device.
     async fn read_summary_of(
         &self,
         device: &Device<S>,
@@ -355,7 +367,7 @@ impl<S: Seam> LogReader<'_, S> {
         let (mut further, mut index) = (Vec::new(), index + 1);
         while further.len() < summary.further_blocks() {
             let count = (summary.further_blocks() - further.len()).min(SEARCH_BLOCKS as usize);
-            // A task that waited for its last buffers could wait for a task that does the same.
+            // Do not wait for buffers: tasks that each hold some and wait for more would deadlock.
             let buffers: Vec<_> = (0..count).map_while(|_| self.seam.alloc()).collect();
             if buffers.len() < count {
                 return None;
@@ -379,13 +391,13 @@ impl<S: Seam> LogReader<'_, S> {
     }
 
     /// Reads the header at a position from one device. The segments are spread over the devices, to use all of them.
-    async fn read_header_once(&self, segment: SegmentNo, offset_blocks: u32) -> Option<(BatchHeader, u32)> {
+    async fn read_header_from_one_device(&self, segment: SegmentNo, offset_blocks: u32) -> Option<(BatchHeader, u32)> {
         let device = &self.devices[segment.index() % self.devices.len()];
         let raw = device
             .read_raw(self.seam, block_offset(self.superblock.segment_bytes, segment, offset_blocks))
             .await
             .ok()?;
-        self.record_newer(device, &raw);
+        self.record_newer_format(device, &raw);
         self.decode(&raw, segment, offset_blocks)
     }
 
@@ -416,10 +428,10 @@ impl<S: Seam> LogReader<'_, S> {
         if head.is_none_or(|head| last.is_some_and(|last| head.boot_epoch == last.header.boot_epoch)) {
             candidates.extend(next_in_segment);
         }
-        for (segment, offset, boot, first) in candidates {
+        for (segment, offset, boot_epoch, first) in candidates {
             let fits = |(header, _): &(BatchHeader, u32)| {
-                (header.sequence, header.boot_epoch, header.first_sequence) == (sequence, boot, first)
-                    && follows(boot, header.previous_checksum)
+                (header.sequence, header.boot_epoch, header.first_sequence) == (sequence, boot_epoch, first)
+                    && follows(boot_epoch, header.previous_checksum)
             };
             if let Some((header, checksum)) = self.take_prefetched(segment, offset).filter(fits) {
                 return Ok(Some(ReadBatch::new(header, checksum)));
@@ -449,10 +461,10 @@ impl<S: Seam> LogReader<'_, S> {
 
     /// True when every data block of the batch is intact on some device. Records the devices that lack a data block or
     /// the header.
-    async fn is_whole(&self, batch: &mut ReadBatch) -> Result<bool, StoreError> {
+    async fn has_intact_data(&self, batch: &mut ReadBatch) -> Result<bool, StoreError> {
         let (headers, _) = self.read_headers(batch.header.segment, batch.header.offset_blocks).await;
         batch.record_bad_headers(&headers);
-        let ReadBatch { header, bad_copies: lacking, .. } = batch;
+        let ReadBatch { header, bad_copies, .. } = batch;
         for (record, index, checksum) in header.data_records() {
             let seed = data_seed(record.volume_id, record.block, header.boot_epoch, header.first_sequence);
             let at = block_offset(self.superblock.segment_bytes, header.segment, index);
@@ -470,7 +482,7 @@ impl<S: Seam> LogReader<'_, S> {
                 };
                 has_copy |= is_intact;
                 if !is_intact {
-                    lacking.push((device_index, index - header.offset_blocks));
+                    bad_copies.push((device_index, index - header.offset_blocks));
                 }
             }
             if !has_copy {
@@ -539,8 +551,8 @@ pub async fn repair<S: Seam>(
     devices: &[Device<S>],
     chain: &LogChain,
     segment_bytes: u64,
-) -> Result<Vec<Failure>, StoreError> {
-    let mut failures: Vec<Failure> = Vec::new();
+) -> Result<Vec<MemberFailure>, StoreError> {
+    let mut failures: Vec<MemberFailure> = Vec::new();
     for batch in &chain.incomplete_batches {
         for (device_index, index) in &batch.bad_copies {
             let device = &devices[*device_index];

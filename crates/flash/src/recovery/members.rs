@@ -9,7 +9,7 @@ use crate::format::superblock::{MemberState, Superblock};
 use crate::member_disk::MemberDisk;
 use crate::number::MemberNo;
 use crate::recovery::OpenOptions;
-use crate::superblocks::{identity, own_entry, read_superblock, was_used_apart};
+use crate::superblocks::{has_diverged, identity, own_entry, read_superblock};
 
 /// The members of a store according to its newest superblock.
 pub struct Members<S: Seam> {
@@ -120,7 +120,7 @@ fn refuse_diverged<S: Seam>(candidates: &[Candidate<S>], newest: &Superblock) ->
             continue;
         }
         let is_same_generation = superblock.generation == newest.generation;
-        if was_used_apart(superblock, newest) || (is_same_generation && superblock.members != newest.members) {
+        if has_diverged(superblock, newest) || (is_same_generation && superblock.members != newest.members) {
             return Err(StoreError::Diverged);
         }
     }

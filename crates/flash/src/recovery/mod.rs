@@ -22,18 +22,20 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Disk, DiskResult, Nanos, Seam};
 
-use crate::device::Device;
+use crate::device::{Device, alloc_buffer};
 use crate::error::StoreError;
 use crate::format::journal::JOURNAL_AT;
 use crate::format::superblock::{MemberState, Ownership, Superblock};
 use crate::format::{Uuid, newer_metadata};
-use crate::hang::start_watch;
+use crate::hang_detection::start_watch;
+use crate::journal;
+use crate::log_members::members_without_pages;
 use crate::member_disk::MemberDisk;
-use crate::members::start_take_over;
-use crate::membership::{Failure, SPARE_BUFFERS, failures_of, remove_members, write_superblocks};
-use crate::number::{SegmentNo, Sequence, StoreGeneration};
+use crate::members::{copy_buffer_count, start_take_over};
+use crate::membership::{MemberFailure, SPARE_BUFFERS, failures_of, remove_members, write_superblocks};
+use crate::number::{MembershipGeneration, SegmentNo, Sequence};
 use crate::page_map::PageState;
-use crate::record::{LostBlocks, Recovered};
+use crate::record::{LostBlocks, RecoveredRecord};
 use crate::sabotage::Sabotage;
 use crate::segments::{Segment, Segments};
 use crate::state::jobs::Jobs;
@@ -41,7 +43,6 @@ use crate::state::members::{MemberReport, MemberStatus, report};
 use crate::state::retirements::Retirements;
 use crate::state::scrub::Scrub;
 use crate::state::{BackgroundTasks, Inner, State};
-use crate::succession::members_without_pages;
 use chain::LogChain;
 use members::Members;
 use task_sync::{BoxFuture, TaskMutex, join};
@@ -54,7 +55,7 @@ pub struct OpenOptions {
     /// A store, and its last membership generation that the owner has recorded. Devices of that store with an older
     /// generation hold outdated data and are refused. Without this option, a removed device that is opened alone looks
     /// like the last member in service.
-    pub known_generation: Option<(Uuid, StoreGeneration)>,
+    pub known_generation: Option<(Uuid, MembershipGeneration)>,
     /// The owner that opens the store, written to every superblock. Without it the last owner is kept.
     pub ownership: Option<Ownership>,
     /// The sequence number that the log had reached when its owner closed it. Devices whose log ends before it are an
@@ -70,7 +71,7 @@ pub async fn open<S: Seam>(
     seam: &S,
     disks: &[MemberDisk<S>],
     options: OpenOptions,
-) -> Result<(Rc<Inner<S>>, Vec<Recovered>), StoreError> {
+) -> Result<(Rc<Inner<S>>, Vec<RecoveredRecord>), StoreError> {
     let members = members::find_members::<S>(seam, disks, options).await?;
     if !members.devices.iter().any(|device| members.superblock.carries_log(device.member)) {
         return Err(StoreError::NoLog);
@@ -89,18 +90,7 @@ pub async fn open<S: Seam>(
     failures.extend(chain::repair(seam, &devices, &chain, members.superblock.segment_bytes).await?);
     let (recovered, live_per_segment) = std::mem::take(&mut chain.records).into_newest(chain.log_segment_count);
     let inner = build_inner(seam, members, &chain, &live_per_segment, options);
-    for _ in 0..SPARE_BUFFERS {
-        let buffer = crate::device::alloc_buffer(seam).await;
-        inner.state.borrow_mut().spare_buffers.push(buffer);
-    }
-    for _ in 0..crate::journal::SPARE_BUFFERS {
-        let buffer = crate::device::alloc_buffer(seam).await;
-        inner.pages.borrow_mut().journal.spare_buffers.push(buffer);
-    }
-    for _ in 0..crate::members::copy_buffer_count(seam) {
-        let buffer = crate::device::alloc_buffer(seam).await;
-        inner.state.borrow_mut().copy_buffers.push(buffer);
-    }
+    reserve_buffers(&inner).await;
     remove_members(&inner, failures).await?;
     // Write both superblocks, so that no single damaged block restores an older boot epoch, tail or membership.
     for _ in 0..2 {
@@ -109,6 +99,22 @@ pub async fn open<S: Seam>(
     }
     start_take_over(&inner);
     Ok((inner, recovered))
+}
+
+/// Takes the store's own buffers from the pool, so that an exhausted pool blocks none of its commits and copies.
+async fn reserve_buffers<S: Seam>(inner: &Inner<S>) {
+    for _ in 0..SPARE_BUFFERS {
+        let buffer = alloc_buffer(&inner.seam).await;
+        inner.state.borrow_mut().spare_buffers.push(buffer);
+    }
+    for _ in 0..journal::SPARE_BUFFERS {
+        let buffer = alloc_buffer(&inner.seam).await;
+        inner.pages.borrow_mut().journal.spare_buffers.push(buffer);
+    }
+    for _ in 0..copy_buffer_count(&inner.seam) {
+        let buffer = alloc_buffer(&inner.seam).await;
+        inner.state.borrow_mut().copy_buffers.push(buffer);
+    }
 }
 
 /// Refuses a map journal of a later format, which would otherwise be dropped and overwritten.
@@ -127,7 +133,7 @@ async fn refuse_newer_map<S: Seam>(seam: &S, devices: &[Device<S>], superblock: 
 }
 
 /// Flushes these devices. Returns the failed ones.
-async fn flush_devices<S: Seam>(devices: &[Device<S>]) -> Vec<Failure> {
+async fn flush_devices<S: Seam>(devices: &[Device<S>]) -> Vec<MemberFailure> {
     let flushes = devices.iter().map(|device| {
         let flush: BoxFuture<'_, DiskResult<()>> = Box::pin(device.disk.flush());
         flush
@@ -136,12 +142,13 @@ async fn flush_devices<S: Seam>(devices: &[Device<S>]) -> Vec<Failure> {
 }
 
 /// The devices without the failed ones.
-fn devices_without<S: Seam>(devices: &[Device<S>], failures: &[Failure]) -> Vec<Device<S>> {
+fn devices_without<S: Seam>(devices: &[Device<S>], failures: &[MemberFailure]) -> Vec<Device<S>> {
     let serves = |device: &&Device<S>| !failures.iter().any(|(member, _)| *member == device.member);
     devices.iter().filter(serves).cloned().collect()
 }
 
-fn failures_text(failures: &[Failure]) -> String {
+/// The failed members and their errors, for the administrator.
+fn failures_text(failures: &[MemberFailure]) -> String {
     let each: Vec<_> = failures.iter().map(|(member, error)| format!("number {member}: {error}")).collect();
     each.join(", ")
 }
@@ -200,13 +207,13 @@ fn build_inner<S: Seam>(
     };
     let mut pages = PageState::new(&state.superblock, chain.page_segment_generations.clone());
     pages.closed_members = members_without_pages(&state);
-    Rc::new_cyclic(|me| Inner {
+    Rc::new_cyclic(|self_ref| Inner {
         seam: seam.clone(),
         state: RefCell::new(state),
         pages: RefCell::new(pages),
         batch_lock: TaskMutex::default(),
         superblock_lock: TaskMutex::default(),
-        self_ref: me.clone(),
+        self_ref: self_ref.clone(),
         sabotage,
         in_flight_requests: Default::default(),
         tasks: BackgroundTasks { watch_members: start_watch, take_over: start_take_over },

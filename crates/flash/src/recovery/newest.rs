@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use crate::format::batch::{BatchHeader, RecordKind};
 use crate::number::{Epoch, SegmentNo};
-use crate::record::{BlockAddress, Position, Recovered, RecoveredContent};
+use crate::record::{BlockAddress, Position, RecoveredContent, RecoveredRecord};
 
 /// A record's position in the log: its batch, its index there, and the number of data records before it in the batch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,14 +28,14 @@ impl LogPosition {
     }
 
     /// The position of a collected record of data.
-    fn of(record: &Recovered) -> LogPosition {
+    fn of(record: &RecoveredRecord) -> LogPosition {
         let Position { segment: SegmentNo(batch_index), block_index: index, .. } = record.position;
         LogPosition { batch_index, record_index: (index >> 8) as u8, data_records_before: index as u8 }
     }
 }
 
 /// The address as one number, which compares faster than two fields.
-fn sort_key(record: &Recovered) -> u128 {
+fn sort_key(record: &RecoveredRecord) -> u128 {
     let BlockAddress { volume_id, block } = record.address;
     u128::from(volume_id.0) << 64 | u128::from(block.0)
 }
@@ -54,7 +54,7 @@ struct RangeRecord {
 #[derive(Default)]
 pub struct LogRecords {
     /// All records of data. The position is a packed [`LogPosition`].
-    data: Vec<Recovered>,
+    data: Vec<RecoveredRecord>,
     /// The newest records of ranges, cut so that they do not overlap.
     ranges: BTreeMap<BlockAddress, RangeRecord>,
     /// Segment and block of each batch, in a compact array: a look-up for each record misses the processor's caches.
@@ -74,7 +74,7 @@ impl LogRecords {
                 RecordKind::Data { checksum } => {
                     let (position, content) = (at.pack(checksum), RecoveredContent::Data);
                     data_records_before += 1;
-                    self.data.push(Recovered { address, epoch, position, content });
+                    self.data.push(RecoveredRecord { address, epoch, position, content });
                     continue;
                 }
                 RecordKind::Zero { may_unmap } => Some(may_unmap),
@@ -87,7 +87,7 @@ impl LogRecords {
     }
 
     /// The live records in the order of their addresses, and the number of live records in each of the `segments`.
-    pub fn into_newest(self, segments: u32) -> (Vec<Recovered>, Vec<u32>) {
+    pub fn into_newest(self, segments: u32) -> (Vec<RecoveredRecord>, Vec<u32>) {
         let LogRecords { data: mut records, ranges, batches } = self;
         records.sort_unstable_by_key(sort_key);
         records.dedup_by(|other, newest| {
@@ -97,7 +97,7 @@ impl LogRecords {
             }
             is_same_block
         });
-        let mut zeroes = Zeroes { batches: &batches, records: Vec::new() };
+        let mut zeroes = ZeroRanges { batches: &batches, records: Vec::new() };
         let mut ranges = ranges.into_iter();
         let mut next_range = ranges.next();
         records.retain_mut(|record| {
@@ -139,12 +139,12 @@ impl LogRecords {
 }
 
 /// The ranges of zeroes that recovery returns.
-struct Zeroes<'a> {
+struct ZeroRanges<'a> {
     batches: &'a [(SegmentNo, u32)],
-    records: Vec<Recovered>,
+    records: Vec<RecoveredRecord>,
 }
 
-impl Zeroes<'_> {
+impl ZeroRanges<'_> {
     /// Adds a range, or the part of it that no newer record replaced. A tombstone leaves no record.
     fn add_range(&mut self, address: BlockAddress, range: RangeRecord) {
         let RangeRecord { block_count: blocks, epoch, may_unmap, position: at } = range;
@@ -154,7 +154,7 @@ impl Zeroes<'_> {
             let (segment, offset) = self.batches[at.batch_index as usize];
             let blocks = u32::try_from(blocks).expect("a part of a range is not longer than the range");
             let position = Position { segment, block_index: offset, checksum: 0, expiries: 0, is_live: true };
-            self.records.push(Recovered {
+            self.records.push(RecoveredRecord {
                 address,
                 epoch,
                 position,
@@ -223,7 +223,7 @@ mod tests {
     }
 
     /// The live records of a log with these headers, and their number in each segment.
-    fn newest(headers: &[BatchHeader]) -> (Vec<Recovered>, Vec<u32>) {
+    fn newest(headers: &[BatchHeader]) -> (Vec<RecoveredRecord>, Vec<u32>) {
         let mut chain = LogChain::new(Sequence(1), 1);
         headers.iter().for_each(|header| chain.add(header, 0));
         chain.records.into_newest(chain.log_segment_count)
@@ -275,7 +275,7 @@ mod tests {
                     };
                     let position =
                         Position { segment: header.segment, block_index: index, checksum, expiries: 0, is_live: true };
-                    expected.insert(address, Recovered { address, epoch: record.epoch, position, content });
+                    expected.insert(address, RecoveredRecord { address, epoch: record.epoch, position, content });
                 }
             }
             let (newest, live_per_segment) = newest(&headers);

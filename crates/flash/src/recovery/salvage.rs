@@ -39,15 +39,15 @@ pub async fn salvage<S: Seam>(
     let tail = headers.values().map(|(header, _)| header.tail).fold(superblock.tail, Sequence::max);
     // From the first batch of a boot epoch on, batches of earlier epochs are not valid.
     let mut begins: BTreeMap<BootEpoch, Sequence> = BTreeMap::new();
-    for (sequence, boot) in headers.keys() {
-        begins.entry(*boot).or_insert(*sequence);
+    for (sequence, boot_epoch) in headers.keys() {
+        begins.entry(*boot_epoch).or_insert(*sequence);
     }
     let is_valid = |sequence: Sequence, boot_epoch: BootEpoch| {
         sequence >= tail && begins.range(boot_epoch.next()..).all(|(_, begin)| sequence < *begin)
     };
     let (mut chain, mut lost) = (LogChain::new(tail, superblock.log_segment_count), Vec::new());
-    for ((sequence, boot), (header, checksum)) in headers {
-        if !is_valid(sequence, boot) {
+    for ((sequence, boot_epoch), (header, checksum)) in headers {
+        if !is_valid(sequence, boot_epoch) {
             continue;
         }
         if sequence > chain.next_sequence {

@@ -42,7 +42,9 @@ pub struct JobReport {
     pub is_paused: bool,
 }
 
+/// A running job.
 struct Job {
+    /// Its progress; the age is filled in when it is reported.
     report: JobReport,
     started_at: Nanos,
     is_cancelled: bool,
@@ -50,7 +52,7 @@ struct Job {
     device_failure: Option<DiskError>,
 }
 
-/// The job that runs, if any.
+/// The job that runs, if there is one, and the conditions under which another one may begin.
 #[derive(Default)]
 pub struct Jobs {
     current_job: Option<Job>,
@@ -94,7 +96,7 @@ impl Jobs {
     }
 
     /// Pauses or resumes the job; false when there is none.
-    pub fn pause(&mut self, is_paused: bool) -> bool {
+    pub fn set_paused(&mut self, is_paused: bool) -> bool {
         self.current_job.as_mut().map(|job| job.report.is_paused = is_paused).is_some()
     }
 
@@ -132,6 +134,7 @@ impl<S: Seam> RunningJob<S> {
         Ok(RunningJob { inner: Rc::clone(inner) })
     }
 
+    /// Changes the progress of the job.
     fn update_report(&self, update: impl FnOnce(&mut JobReport)) {
         if let Some(job) = &mut self.inner.state.borrow_mut().jobs.current_job {
             update(&mut job.report);
@@ -158,13 +161,13 @@ impl<S: Seam> RunningJob<S> {
         self.update_report(|report| report.done_bytes += bytes);
     }
 
-    /// Waits while the job is paused. Fails when it is cancelled, or when the store or the joining device
-    /// has failed.
+    /// Waits while the job is paused. Fails when it is cancelled, or when the store or the joining device has failed.
+    /// `joining` is the joining device's name, for the error.
     pub async fn wait_if_paused(&self, joining: &str) -> Result<(), StoreError> {
         self.wait_if_paused_unless(joining, |_| None).await
     }
 
-    /// As [`RunningJob::wait_if_paused`]; fails also when `stop` returns an error.
+    /// Like [`RunningJob::wait_if_paused`]; fails also when `stop` returns an error.
     pub async fn wait_if_paused_unless(
         &self,
         joining: &str,

@@ -1,4 +1,4 @@
-//! Latency history and queue of each member, for the detection of slow devices (`slow.rs`).
+//! Latency history and queue of each member, for the detection of slow devices (`slow_detection.rs`).
 
 use seam::Nanos;
 
@@ -8,62 +8,65 @@ const SAMPLES_MIN: u32 = 64;
 const SLOW_FACTOR: u64 = 10;
 /// Requests below this latency never count as slow: losing the mirror would cost more.
 const SLOW_LATENCY_MIN: Nanos = Nanos::from_millis(1);
-/// Each slow request adds this to the strikes, each other one subtracts one.
-const STRIKES_PER_SLOW: u32 = 2;
-/// At this number of strikes the device is removed: eight slow requests in a row.
-const STRIKES_MAX: u32 = 16;
+/// Each slow request adds this to the score of slowness, each other one subtracts one (a leaky bucket).
+const SLOW_SCORE_PER_REQUEST: u32 = 2;
+/// At this score of slowness the device is removed: eight slow requests in a row.
+const SLOW_SCORE_MAX: u32 = 16;
 /// The number of blocks whose transfer takes about as long as a request's fixed cost.
 pub const BLOCKS_PER_REQUEST: u64 = 32;
 /// Number of blocks that are read in the time of programming one.
 const PROGRAM_WEIGHT: u64 = 4;
-/// Minimum time in which a device programs half of its buffer.
-const PROGRAMS_HALVE_IN: Nanos = Nanos::from_millis(25);
+/// Minimum time in which a device programs half of the writes in its buffer.
+const PENDING_PROGRAMS_HALF_LIFE: Nanos = Nanos::from_millis(25);
 /// Reads of two members are compared if they ended within this time.
 const COMPARISON_WINDOW: Nanos = Nanos::from_millis(100);
 
 /// The latency history of one kind of request on a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LatencyHistory {
-    /// Moving average in nanoseconds.
-    usual_ns: u64,
+    /// Exponential moving average of the latency, without slow requests.
+    usual_latency_ns: u64,
+    /// Number of measured requests, up to [`SAMPLES_MIN`].
     sample_count: u32,
-    strikes: u32,
+    /// Score of slowness: a leaky bucket of slow requests.
+    slow_score: u32,
     /// When the last slow request was counted.
-    last_strike_at: Nanos,
+    last_slow_at: Nanos,
 }
 
 impl LatencyHistory {
     /// True when the request was slow compared with the usual latency. Slow requests do not change the usual latency.
     pub fn is_slow(&mut self, latency_ns: u64) -> bool {
         if self.sample_count < SAMPLES_MIN {
-            self.usual_ns =
-                (self.usual_ns * u64::from(self.sample_count) + latency_ns) / u64::from(self.sample_count + 1);
+            self.usual_latency_ns =
+                (self.usual_latency_ns * u64::from(self.sample_count) + latency_ns) / u64::from(self.sample_count + 1);
             self.sample_count += 1;
             return false;
         }
-        let slow = latency_ns > SLOW_LATENCY_MIN.0.max(SLOW_FACTOR * self.usual_ns);
+        let slow = latency_ns > SLOW_LATENCY_MIN.0.max(SLOW_FACTOR * self.usual_latency_ns);
         if !slow {
-            self.usual_ns = (self.usual_ns * 255 + latency_ns) / 256;
+            self.usual_latency_ns = (self.usual_latency_ns * 255 + latency_ns) / 256;
         }
         slow
     }
 
     /// Raises the usual latency after a request that the mirror served as slowly: this is the latency under this load.
-    pub fn raise_usual(&mut self, latency_ns: u64) {
-        self.usual_ns = (self.usual_ns * 15 + latency_ns) / 16;
+    pub fn raise_usual_latency(&mut self, latency_ns: u64) {
+        self.usual_latency_ns = (self.usual_latency_ns * 15 + latency_ns) / 16;
     }
 
-    /// Counts a request that ends now. Returns true when the device has been slow often enough. A request that was
-    /// already in flight when the last slow one was counted was delayed by the same stall, so it is not counted.
-    pub fn count_strike(&mut self, is_slow: bool, started_at: Nanos, now: Nanos) -> bool {
+    /// Counts a request that ends now. Returns true when the device has been slow often enough to be removed. A slow
+    /// request that was already in flight when the last one was counted was delayed by the same stall, so it is not
+    /// counted.
+    pub fn count_slow_request(&mut self, is_slow: bool, started_at: Nanos, now: Nanos) -> bool {
         match is_slow {
-            false => self.strikes = self.strikes.saturating_sub(1),
-            true if started_at >= self.last_strike_at => {
-                (self.strikes, self.last_strike_at) = (self.strikes + STRIKES_PER_SLOW, now)
+            false => self.slow_score = self.slow_score.saturating_sub(1),
+            true if started_at >= self.last_slow_at => {
+                (self.slow_score, self.last_slow_at) = (self.slow_score + SLOW_SCORE_PER_REQUEST, now)
             }
             true => {}
         }
-        self.strikes >= STRIKES_MAX
+        self.slow_score >= SLOW_SCORE_MAX
     }
 }
 
@@ -117,18 +120,20 @@ impl LatencyTracker {
 /// Writes that a device has acknowledged from its buffer and may still have to program. Reads wait behind them.
 #[derive(Clone, Copy, Debug, Default)]
 struct PendingPrograms {
+    /// Their weight, in blocks that are read.
     weight: u64,
     /// The time at which `weight` was valid.
     updated_at: Nanos,
 }
 
 impl PendingPrograms {
-    /// Their weight now, which decays by half per [`PROGRAMS_HALVE_IN`].
+    /// Their weight now, which decays by half per [`PENDING_PROGRAMS_HALF_LIFE`].
     fn weight_at(&self, now: Nanos) -> u64 {
-        let halvings = now.since(self.updated_at).0 / PROGRAMS_HALVE_IN.0;
+        let halvings = now.since(self.updated_at).0 / PENDING_PROGRAMS_HALF_LIFE.0;
         if halvings < 64 { self.weight >> halvings } else { 0 }
     }
 
+    /// Adds writes of this weight.
     fn add(&mut self, weight: u64, now: Nanos) {
         *self = PendingPrograms { weight: self.weight_at(now) + weight, updated_at: now };
     }
@@ -144,6 +149,7 @@ pub enum RequestWork {
 }
 
 impl RequestWork {
+    /// Its weight in the queue, in blocks that are read: a fixed cost plus the blocks.
     fn weight(self) -> u64 {
         BLOCKS_PER_REQUEST
             + match self {

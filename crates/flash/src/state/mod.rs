@@ -21,7 +21,7 @@ use crate::device::{BufferSource, Device};
 use crate::error::StoreError;
 use crate::format::summary::SegmentSummary;
 use crate::format::superblock::Superblock;
-use crate::number::{MemberNo, Sequence, StoreGeneration};
+use crate::number::{MemberNo, MembershipGeneration, Sequence};
 use crate::page_map::PageState;
 use crate::record::{Content, LostBlocks, Position, Record};
 use crate::sabotage::Sabotage;
@@ -38,13 +38,15 @@ use task_sync::{BoxFuture, Reply, TaskMutex};
 const BUFFER_PAUSE: Nanos = Nanos::from_millis(1);
 
 /// Durably records a membership generation. The error is the reason why that failed.
-pub(crate) type GenerationRecorder = dyn Fn(StoreGeneration) -> BoxFuture<'static, Result<(), String>>;
+pub(crate) type GenerationRecorder = dyn Fn(MembershipGeneration) -> BoxFuture<'static, Result<(), String>>;
 
 /// An append that is not yet part of a batch.
 pub(crate) struct AppendRequest<S: Seam> {
+    /// The records to append, in order.
     pub(crate) records: Vec<Record<S>>,
     /// It has only tombstones, which may use the segments reserved for them.
     pub(crate) is_tombstone: bool,
+    /// Gets the records' positions once they are durable.
     pub(crate) reply: Reply<Result<Vec<Position>, StoreError>>,
 }
 
@@ -55,12 +57,15 @@ impl<S: Seam> AppendRequest<S> {
     }
 }
 
+/// The state of the log and of the members.
 pub(crate) struct State<S: Seam> {
     /// All devices that have been in service since the opening, including removed ones.
     pub(crate) devices: Vec<Device<S>>,
     /// The superblock as the members in service hold it. The member number in it is set when a copy is written.
     pub(crate) superblock: Superblock,
+    /// The segments of the log.
     pub(crate) segments: Segments,
+    /// Appends that are not yet part of a batch, oldest first.
     pub(crate) pending_requests: VecDeque<AppendRequest<S>>,
     /// A task is writing batches.
     pub(crate) is_committing: bool,
@@ -70,6 +75,7 @@ pub(crate) struct State<S: Seam> {
     pub(crate) last_header_checksum: u32,
     /// The summary of the segment that the log began last.
     pub(crate) summary: Option<SegmentSummary>,
+    /// The report on each member, in the order of their numbers.
     pub(crate) member_reports: Vec<MemberReport>,
     /// Index of the superblock copy to overwrite next on each member: the one that is not its newest.
     pub(crate) next_copies: Vec<usize>,
@@ -80,15 +86,15 @@ pub(crate) struct State<S: Seam> {
     /// Tasks that wait until no batch is being written.
     pub(crate) idle_waiters: Vec<Reply<()>>,
     /// The generation of the membership that every member in service holds durably.
-    pub(crate) durable_generation: StoreGeneration,
+    pub(crate) durable_generation: MembershipGeneration,
     /// The generation that the owner has recorded.
-    pub(crate) recorded_generation: StoreGeneration,
+    pub(crate) recorded_generation: MembershipGeneration,
     /// The reason why the owner could not record the newest generation.
     pub(crate) unrecorded_reason: Option<String>,
     /// The device that is becoming a log member: it gets every batch, but no acknowledgement relies on it yet.
     pub(crate) joining_device: Option<Device<S>>,
-    /// The device to which the running job copies the log. Unlike `joining`, it stays after a failed batch, so that a
-    /// hang of the device ends the job.
+    /// The device to which the running job copies the log. Unlike `joining_device`, it stays set after a failed
+    /// batch, so that a hang of the device ends the job.
     pub(crate) resyncing_device: Option<Device<S>>,
     /// Buffers for resync and scrub, so that an exhausted pool blocks neither.
     pub(crate) copy_buffers: Vec<S::BlockMut>,
@@ -100,7 +106,7 @@ pub(crate) struct State<S: Seam> {
     pub(crate) lost_blocks: LostBlocks,
     /// The owner's function that records each new membership generation.
     pub(crate) generation_recorder: Option<Rc<GenerationRecorder>>,
-    /// The change of the members that is in progress.
+    /// The job that changes the members, if one is in progress.
     pub(crate) jobs: Jobs,
     /// Retired records that still keep their segments in use.
     pub(crate) retirements: Retirements,
@@ -113,8 +119,11 @@ impl<S: Seam> State<S> {
     }
 }
 
+/// An open store: its state, its locks and its requests in flight. Handles and tasks share it.
 pub(crate) struct Inner<S: Seam> {
+    /// The disks, time and tasks of this core.
     pub(crate) seam: S,
+    /// The state of the log and of the members. It is never borrowed across an await.
     pub(crate) state: RefCell<State<S>>,
     /// Held while a batch is written, or while the members change between two batches.
     pub(crate) batch_lock: TaskMutex,
@@ -122,8 +131,11 @@ pub(crate) struct Inner<S: Seam> {
     pub(crate) superblock_lock: TaskMutex,
     /// A handle to itself, for the tasks that it spawns.
     pub(crate) self_ref: Weak<Inner<S>>,
+    /// The state of the clean pages. It is never borrowed across an await.
     pub(crate) pages: RefCell<PageState<S>>,
+    /// A rule to violate, for tests of the checkers.
     pub(crate) sabotage: Sabotage,
+    /// Requests to members that are in flight.
     pub(crate) in_flight_requests: InFlightRequests,
     /// The tasks that changes of the state start.
     pub(crate) tasks: BackgroundTasks<S>,

@@ -11,7 +11,9 @@ use crate::device::{Device, Durability};
 /// Requests to members that are in flight.
 #[derive(Default)]
 pub struct InFlightRequests {
+    /// Number of requests in flight.
     request_count: Cell<usize>,
+    /// A task watches the members for hangs.
     is_watched: Cell<bool>,
 }
 
@@ -41,6 +43,7 @@ fn out_of_service_error() -> DiskError {
 }
 
 impl<S: Seam> Inner<S> {
+    /// Counts a request as in flight until the guard is dropped, and has the members watched meanwhile.
     fn begin_request(&self) -> RequestGuard<'_> {
         self.in_flight_requests.request_count.set(self.in_flight_requests.request_count.get() + 1);
         if !self.in_flight_requests.is_watched.replace(true) {
@@ -49,7 +52,8 @@ impl<S: Seam> Inner<S> {
         RequestGuard(&self.in_flight_requests)
     }
 
-    /// Reads from a member. The pieces are returned in any case; if the device was removed, they have new buffers.
+    /// Reads from a member. The pieces are returned in any case. If the device was removed meanwhile, they have new
+    /// buffers, because the disk keeps the old ones until it responds.
     pub async fn read_from(
         &self,
         device: &Device<S>,

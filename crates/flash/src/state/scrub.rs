@@ -18,7 +18,7 @@ pub struct ScrubStats {
 /// Rate and state of the scrub.
 #[derive(Default)]
 pub(crate) struct Scrub {
-    /// The rate at most; `None` stops the scrub.
+    /// Maximum rate; `None` stops the scrub.
     pub(crate) bytes_per_second: Option<u64>,
     /// The task of the scrub runs.
     pub(crate) is_running: bool,

@@ -2,7 +2,7 @@
 
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::{SUPERBLOCK_OFFSETS, Superblock};
-use flash::{BootEpoch, CommitNo, MemberDisk, OpenOptions, Sequence, StoreError, StoreGeneration, inspect};
+use flash::{BootEpoch, CommitNo, MemberDisk, MembershipGeneration, OpenOptions, Sequence, StoreError, inspect};
 use seam::sim::SimSeam;
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, Seam};
 
@@ -42,7 +42,7 @@ fn invalid_number_in_a_superblock_is_refused() {
         ("a journal of a block", |superblock| superblock.journal_bytes = 4096),
         ("a journal as large as the log", |superblock| superblock.journal_bytes = FIRST_SEGMENT_BYTES),
         ("a revision", |superblock| superblock.revision = u64::MAX),
-        ("a generation", |superblock| superblock.generation = StoreGeneration(u64::MAX)),
+        ("a generation", |superblock| superblock.generation = MembershipGeneration(u64::MAX)),
         ("a boot", |superblock| superblock.boot_epoch = BootEpoch(u64::MAX)),
         ("a tail", |superblock| superblock.tail = Sequence(u64::MAX)),
         ("a commit of the journal", |superblock| superblock.journal_commit = CommitNo(u64::MAX)),

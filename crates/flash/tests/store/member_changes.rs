@@ -7,8 +7,8 @@ use std::rc::Rc;
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::Role;
 use flash::{
-    MemberDisk, MemberNo, MemberReport, MemberStatus, OpenOptions, PageNo, Recovered, Sabotage, Store, StoreError,
-    VolumeId,
+    MemberDisk, MemberNo, MemberReport, MemberStatus, OpenOptions, PageNo, RecoveredRecord, Sabotage, Store,
+    StoreError, VolumeId,
 };
 use seam::sim::{DiskImages, Fault, Ops, Rng, Rule, SimDiskSpec, SimSeam, Timing, When, World};
 use seam::{BlockMut, Disk, Nanos, Seam};
@@ -23,7 +23,7 @@ pub async fn open_members(
     seam: &SimSeam,
     names: &[&str],
     options: OpenOptions,
-) -> Result<(Store<SimSeam>, Vec<Recovered>), StoreError> {
+) -> Result<(Store<SimSeam>, Vec<RecoveredRecord>), StoreError> {
     let mut disks = disks(seam, names).await;
     loop {
         match Store::open(seam, &disks, options).await {
@@ -253,7 +253,7 @@ fn cancelled_change_is_reported_while_paused_and_leaves_no_trace() {
         while store.job().is_none_or(|job| job.total_bytes == 0) {
             seam.sleep(Nanos::from_micros(20)).await;
         }
-        assert!(store.pause_job(true));
+        assert!(store.set_job_paused(true));
         seam.sleep(Nanos::from_secs(1)).await;
         let job = store.job().expect("the job is paused");
         assert!(job.is_paused && job.done_bytes < job.total_bytes && job.kind == flash::JobKind::Replace, "{job:?}");
@@ -320,11 +320,11 @@ fn second_loss_during_a_resync_is_reported_and_fails_appends() {
         while store.job().is_none_or(|job| job.total_bytes == 0) {
             seam.sleep(Nanos::from_micros(20)).await;
         }
-        assert!(store.pause_job(true));
+        assert!(store.set_job_paused(true));
         fail(0);
         fail(2);
         scenario.workload(&other).run(3, 1, 3).await;
-        store.pause_job(false);
+        store.set_job_paused(false);
         assert!(matches!(wait_outcome(&seam, change).await, Err(StoreError::Failed(_))));
         let lost = store.members().iter().filter(|member| matches!(member.status, MemberStatus::Lost(_))).count();
         assert_eq!((lost, store.copies()), (2, 0));

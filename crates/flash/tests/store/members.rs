@@ -3,8 +3,8 @@
 use flash::format::FIRST_SEGMENT_BYTES;
 use flash::format::superblock::Role;
 use flash::{
-    BlockAddress, BlockNo, Content, Epoch, FormatOptions, MemberNo, MemberStatus, OpenOptions, Position, Record,
-    Recovered, Sequence, Store, StoreError, StoreGeneration, VolumeId,
+    BlockAddress, BlockNo, Content, Epoch, FormatOptions, MemberNo, MemberStatus, MembershipGeneration, OpenOptions,
+    Position, Record, RecoveredRecord, Sequence, Store, StoreError, VolumeId,
 };
 use seam::sim::{CrashMode, DiskImages, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, World};
 use seam::{BlockMut, Seam};
@@ -49,7 +49,7 @@ fn written(count: u64) -> World {
 }
 
 /// Opens the store and checks that all blocks of [`written`] are found.
-fn expect_all_blocks(world: &World, count: u64, options: OpenOptions) -> Vec<Recovered> {
+fn expect_all_blocks(world: &World, count: u64, options: OpenOptions) -> Vec<RecoveredRecord> {
     let seam = world.seam();
     world.block_on(async {
         let (store, recovered) = open(world, &seam, options).await.unwrap();
@@ -347,7 +347,7 @@ fn removed_member_alone_is_refused_if_its_owner_saw_a_later_generation() {
         let (store, _) = open(&world, &seam, OpenOptions { known_generation, ..OpenOptions::default() }).await.unwrap();
         assert_eq!(store.members()[0].status, MemberStatus::Stale, "the refusal has changed nothing");
         drop(store);
-        let of_another_store = Some(([7; 16], StoreGeneration(u64::MAX)));
+        let of_another_store = Some(([7; 16], MembershipGeneration(u64::MAX)));
         assert!(
             open_named(&seam, &NAMES[1..], OpenOptions { known_generation: of_another_store, ..ACCEPT }).await.is_ok()
         );

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use flash::{BlockAddress, Position, Recovered, RecoveredContent, Store};
+use flash::{BlockAddress, Position, RecoveredContent, RecoveredRecord, Store};
 use seam::Seam;
 use seam::sim::SimSeam;
 
@@ -171,7 +171,7 @@ impl LogModel {
     }
 
     /// Replaces the model by the recovered content. Recovery has decided which unacknowledged writes survive.
-    pub fn adopt_recovered(&mut self, recovered: &[Recovered], content: &RecoveredBlocks) {
+    pub fn adopt_recovered(&mut self, recovered: &[RecoveredRecord], content: &RecoveredBlocks) {
         self.blocks.clear();
         self.records.clear();
         self.live.clear();
@@ -191,7 +191,7 @@ impl LogModel {
 pub async fn read_all(
     seam: &SimSeam,
     store: &Store<SimSeam>,
-    recovered: &[Recovered],
+    recovered: &[RecoveredRecord],
 ) -> Result<RecoveredBlocks, String> {
     let mut recovered_blocks = RecoveredBlocks::new();
     for entry in recovered {

@@ -156,8 +156,8 @@ fn check_short_map_is_dropped(sabotage: Sabotage) -> Result<(), String> {
                 let (_, mut read) = disk.read(at, vec![Piece::whole(seam.alloc().unwrap())]).await;
                 let mut raw = [0; 4096];
                 read.pop().unwrap().block.freeze().read_bytes(0, &mut raw);
-                let sequence = JournalHeader::decode(&raw).map_or(CommitNo(0), |(header, _)| header.sequence);
-                newest = newest.max((sequence, at));
+                let commit_no = JournalHeader::decode(&raw).map_or(CommitNo(0), |(header, _)| header.commit_no);
+                newest = newest.max((commit_no, at));
             }
             world.disk(name).unwrap().flip_bit(newest.1 / 512, 40);
         }

@@ -315,7 +315,7 @@ fn region_with_blocks_read_again_becomes_clean_without_a_flush() {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         store.pages().load().await;
         let volume = store.pages().volume(VolumeId(1));
-        assert_eq!(volume.unproven_writes(), [BlockNo(77)]);
+        assert_eq!(volume.unproven_blocks(), [BlockNo(77)]);
         volume.record_reread(BlockNo(77), &block_with_tag(&seam, 7));
         volume.schedule_clearing();
         seam.sleep(REGION_CLEARING).await;
@@ -326,7 +326,7 @@ fn region_with_blocks_read_again_becomes_clean_without_a_flush() {
         let (store, _) = open(&world, &seam, OpenOptions::default()).await.unwrap();
         store.pages().load().await;
         let volume = store.pages().volume(VolumeId(1));
-        assert_eq!(volume.unproven_writes(), []);
+        assert_eq!(volume.unproven_blocks(), []);
         let listed = [(BlockNo(77), 7), (BlockNo(90_000), 90_000)];
         let expected = listed.map(|(at, content)| (at, block_with_tag(&seam, content).checksum(0)));
         assert_eq!(volume.recent_writes(), expected, "the block that was read again is not the older one");

@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use flash::{BlockAddress, BlockNo, MemberDisk, OpenOptions, ReplayError, ReplayProgress, Replayed, VolumeId, inspect};
+use flash::{
+    BlockAddress, BlockNo, MemberDisk, OpenOptions, ReplayError, ReplayProgress, ReplayStats, VolumeId, inspect,
+};
 use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimDisk, SimDiskSpec, SimSeam, Stop, Timing, When, World};
 use seam::{Disk, DiskOpen, Nanos, Seam};
 
@@ -42,10 +44,10 @@ async fn open_backing(seam: &SimSeam, volume: u64) -> SimDisk {
 }
 
 /// Replays all volumes.
-async fn replay_all(seam: &SimSeam, devices: &[MemberDisk<SimSeam>]) -> Result<Replayed, ReplayError> {
+async fn replay_all(seam: &SimSeam, devices: &[MemberDisk<SimSeam>]) -> Result<ReplayStats, ReplayError> {
     let (_, inspection) = inspect(seam, devices).await;
     let inspection = inspection.expect("the store exists");
-    let mut sum = Replayed::default();
+    let mut sum = ReplayStats::default();
     for volume in VOLUMES {
         let replayed = inspection
             .replay(VolumeId(volume), &open_backing(seam, volume).await, |_| ControlFlow::Continue(()))
@@ -80,7 +82,7 @@ fn durable_content(world: &World) -> RecoveredBlocks {
 }
 
 /// A host dies at any I/O; another one replays its log, dies too, and replays again.
-fn run_life(seed: u64) -> Result<Replayed, String> {
+fn run_life(seed: u64) -> Result<ReplayStats, String> {
     let rng = Rng::new(seed, 52);
     let shape = StoreShape { segment_bytes: 4096 << (3 + rng.below(3)), segments: 4 + rng.below(6), ..SMALL };
     let world = formatted(seed, shape);
@@ -131,7 +133,7 @@ fn run_life(seed: u64) -> Result<Replayed, String> {
 
 #[test]
 fn replay_after_any_crash_leaves_all_flushed_data_durable() {
-    let mut sum = Replayed::default();
+    let mut sum = ReplayStats::default();
     for seed in 0..100 {
         let replayed = run_life(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         sum.data_blocks += replayed.data_blocks;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use flash::format::FIRST_SEGMENT_BYTES;
-use flash::{MemberDisk, OpenOptions, Recovered, Sabotage, Store, StoreError};
+use flash::{MemberDisk, OpenOptions, RecoveredRecord, Sabotage, Store, StoreError};
 use seam::sim::{CrashMode, Fault, Ops, Rng, Rule, SimDiskSpec, SimSeam, Timing, When, World};
 use seam::{DiskOpen, Nanos, Seam};
 
@@ -100,7 +100,7 @@ async fn open_or_accept_missing(
     world: &World,
     seam: &SimSeam,
     options: OpenOptions,
-) -> Result<(Store<SimSeam>, Vec<Recovered>), StoreError> {
+) -> Result<(Store<SimSeam>, Vec<RecoveredRecord>), StoreError> {
     if world.disk(ALL[3]).is_some() {
         return open_members(seam, &ALL, options).await;
     }

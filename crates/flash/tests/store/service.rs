@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use flash::{
-    BlockAddress, BlockNo, Content, Epoch, MemberNo, MemberStatus, OpenOptions, Position, Record, Store, StoreError,
-    StoreGeneration, VolumeId,
+    BlockAddress, BlockNo, Content, Epoch, MemberNo, MemberStatus, MembershipGeneration, OpenOptions, Position, Record,
+    Store, StoreError, VolumeId,
 };
 use seam::model::{DiskType, SsdSpec};
 use seam::sim::{Fault, Ops, Rule, SimSeam, Timing, When, World};
@@ -408,7 +408,7 @@ fn append_on_fewer_copies_waits_until_the_owner_recorded_it() {
     let seam = world.seam();
     world.block_on(async {
         let store = opened(&world, &seam).await;
-        let (recorded, own) = (Rc::new(Cell::new(StoreGeneration(0))), seam.clone());
+        let (recorded, own) = (Rc::new(Cell::new(MembershipGeneration(0))), seam.clone());
         let flag = Rc::clone(&recorded);
         store.set_generation_recorder(move |generation| {
             let (flag, seam) = (Rc::clone(&flag), own.clone());
@@ -430,7 +430,7 @@ fn append_on_fewer_copies_waits_until_the_owner_recorded_it() {
 async fn losing_a_device(
     world: &World,
     seam: &SimSeam,
-    record: impl Fn(StoreGeneration) -> std::pin::Pin<Box<dyn Future<Output = Result<(), String>>>> + 'static,
+    record: impl Fn(MembershipGeneration) -> std::pin::Pin<Box<dyn Future<Output = Result<(), String>>>> + 'static,
 ) -> Store<SimSeam> {
     let store = opened(world, seam).await;
     store.set_generation_recorder(record);

@@ -1,7 +1,7 @@
 //! Summaries of segments: recovery reads them instead of headers, and without them finds the same.
 
 use flash::format::FIRST_SEGMENT_BYTES;
-use flash::{OpenOptions, Recovered, Sabotage};
+use flash::{OpenOptions, RecoveredRecord, Sabotage};
 use seam::sim::{CrashMode, World};
 
 use crate::crash_points::crash_at_every_io;
@@ -29,7 +29,7 @@ fn crashed_with_small_batches() -> World {
 }
 
 /// Opens the store. Returns its live records, and the number of reads that the opening took on both devices.
-fn recover(world: &World) -> (Vec<Recovered>, u64) {
+fn recover(world: &World) -> (Vec<RecoveredRecord>, u64) {
     let seam = world.seam();
     let reads = || NAMES.map(|name| world.disk(name).expect("the disk exists").counts().reads).iter().sum::<u64>();
     let before = reads();
@@ -103,7 +103,7 @@ fn summarized_records_survive_a_crash_at_any_io() {
 #[test]
 fn lying_summary_is_caught() {
     let caught = (0..6)
-        .find_map(|seed| Some((seed, crash_at_every_io(seed, SUMMARIZED, Sabotage::LyingSummary, u64::MAX).err()?)));
+        .find_map(|seed| Some((seed, crash_at_every_io(seed, SUMMARIZED, Sabotage::WrongSummary, u64::MAX).err()?)));
     let (seed, error) = caught.expect("a lying summary is detected in six scenarios");
     println!("seed {seed}: {error}");
     crash_at_every_io(seed, SUMMARIZED, Sabotage::None, u64::MAX).expect("the same scenario passes without it");

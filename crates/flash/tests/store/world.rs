@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 
 use flash::format::FIRST_SEGMENT_BYTES;
-use flash::{FormatOptions, MemberDisk, OpenOptions, Recovered, Store, StoreError};
+use flash::{FormatOptions, MemberDisk, OpenOptions, RecoveredRecord, Store, StoreError};
 use seam::sim::{DiskImages, SimDiskSpec, SimSeam, TaskOrder, Timing, World, WorldSpec};
 use seam::{DiskOpen, Nanos, Seam};
 
@@ -101,7 +101,7 @@ pub async fn open(
     world: &World,
     seam: &SimSeam,
     options: OpenOptions,
-) -> Result<(Store<SimSeam>, Vec<Recovered>), StoreError> {
+) -> Result<(Store<SimSeam>, Vec<RecoveredRecord>), StoreError> {
     let names: Vec<_> = ALL.into_iter().filter(|name| world.disk(name).is_some()).collect();
     open_named(seam, &names, options).await
 }
@@ -111,6 +111,6 @@ pub async fn open_named(
     seam: &SimSeam,
     names: &[&str],
     options: OpenOptions,
-) -> Result<(Store<SimSeam>, Vec<Recovered>), StoreError> {
+) -> Result<(Store<SimSeam>, Vec<RecoveredRecord>), StoreError> {
     Store::open(seam, &disks(seam, names).await, options).await
 }

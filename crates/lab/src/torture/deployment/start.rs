@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use engine::evidence::{DestagedComparison, content_ids, samples_at};
 use engine::{Backing, BlockNo, Core, UnflushedLoss, VolumeId, VolumeSpec, WritePolicy};
-use flash::{FormatOptions, MemberDisk, OpenOptions, Ownership, Sequence, Store, StoreError, StoreGeneration};
+use flash::{FormatOptions, MemberDisk, MembershipGeneration, OpenOptions, Ownership, Sequence, Store, StoreError};
 use seam::sim::{SimDisk, SimSeam, World};
 use seam::{Disk, DiskOpen, SECTOR_BYTES, SECTORS_PER_BLOCK, Seam};
 use state::{
@@ -400,8 +400,9 @@ async fn rebuild(deployment: &mut Deployment, seam: &SimSeam, plan: &Plan) -> Re
     let (devices, Ok(inspection)) = flash::inspect(seam, &disks).await else { return Ok(()) };
     let superblocks = devices.iter().filter_map(|device| device.superblock.as_ref().ok());
     let newest = superblocks.max_by_key(|superblock| (superblock.generation, superblock.ownership.epoch));
-    let (ownership, generation) = newest
-        .map_or((Ownership::default(), StoreGeneration(0)), |superblock| (superblock.ownership, superblock.generation));
+    let (ownership, generation) = newest.map_or((Ownership::default(), MembershipGeneration(0)), |superblock| {
+        (superblock.ownership, superblock.generation)
+    });
     let mut dirty_blocks: BTreeMap<VolumeId, u64> = BTreeMap::new();
     inspection.dirty_blocks.iter().for_each(|record| *dirty_blocks.entry(record.address.volume_id).or_default() += 1);
     let manifest = flash::read_manifest(seam, &disks, inspection.store).await.map_err(|error| error.to_string())?;

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use engine::{CoreSpec, Volume, VolumeId, VolumeSpec};
-use flash::{FormatOptions, MemberDisk, MemberNo, MemberStatus, OpenOptions, Store, StoreError, StoreGeneration};
+use flash::{FormatOptions, MemberDisk, MemberNo, MemberStatus, MembershipGeneration, OpenOptions, Store, StoreError};
 use lab::fixture::{Fixture, read, write};
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
 use seam::{Disk, DiskOpen, Nanos, Seam};
@@ -121,7 +121,7 @@ fn case_13_device_pulled_at_depth_128_fails_no_request() {
 #[test]
 fn flushes_fail_until_the_dropped_device_is_recorded() {
     let (fixture, volume, store) = first_session(3, &[40, 40]);
-    let (recorded, may_record) = (Rc::new(Cell::new(StoreGeneration(0))), Rc::new(Cell::new(false)));
+    let (recorded, may_record) = (Rc::new(Cell::new(MembershipGeneration(0))), Rc::new(Cell::new(false)));
     let (last_recorded, is_allowed) = (Rc::clone(&recorded), Rc::clone(&may_record));
     store.set_generation_recorder(move |generation| {
         let is_allowed = is_allowed.get();
@@ -136,7 +136,7 @@ fn flushes_fail_until_the_dropped_device_is_recorded() {
             let error = volume.flush().await.expect_err("the dropped device is not recorded").to_string();
             assert!(error.contains("could not be recorded (the disk is full)"), "{error}");
         }
-        assert_eq!((recorded.get(), store.copies()), (StoreGeneration(0), 1));
+        assert_eq!((recorded.get(), store.copies()), (MembershipGeneration(0), 1));
         may_record.set(true);
         fixture.seam.sleep(Nanos::from_secs(2)).await;
         write_all(&volume, 5).await;

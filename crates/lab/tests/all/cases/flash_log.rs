@@ -169,7 +169,7 @@ fn shrink_leaves_no_recent_write_past_the_new_end() {
         let (fixture, volume) = next_session(fixture, CrashMode::LoseAll, delay, 16);
         fixture.world.run_for(Nanos::from_micros(delay * 50)).unwrap();
         let pages = fixture.core.pages().unwrap().volume(VolumeId(1));
-        found_unproven += usize::from(!pages.unproven_writes().is_empty());
+        found_unproven += usize::from(!pages.unproven_blocks().is_empty());
         fixture.world.block_on(volume.resize(Some(4 * MIB), true)).unwrap();
         fixture.world.run_for(Nanos::from_secs(1)).unwrap();
         assert!(pages.recent_writes().iter().all(|(block, _)| block.0 < 1_024), "delay {delay}");

@@ -179,7 +179,7 @@ fn records_past_the_end_of_a_smaller_device_are_destaged() {
     let store = fixture.core.log().expect("the engine has a log");
     fixture.world.block_on(async {
         let all = SegmentChoice { opened_by: Nanos::MAX, includes_older_half: false, live_records_max: u64::MAX };
-        let newest = || store.old_segments(&all).numbers.last().map_or(0, |number| number.0);
+        let newest = || store.select_old_segments(&all).numbers.last().map_or(0, |number| number.0);
         while newest() < 50 {
             write_blocks(&volume, (0..500).map(|number| number * 3), 6).await;
             volume.destage_all().await.unwrap();

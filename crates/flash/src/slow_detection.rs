@@ -16,18 +16,18 @@ use std::rc::Rc;
 use seam::{DiskError, Nanos, Piece, Seam};
 
 use crate::device::Device;
-use crate::membership::{Failure, remove_members};
+use crate::membership::{MemberFailure, remove_members};
 use crate::number::MemberNo;
 use crate::state::Inner;
 use crate::state::latency::{BLOCKS_PER_REQUEST, RequestWork};
 
 /// A request is slow only above this multiple of its mirror's latency, too.
 const SLOW_FACTOR_TO_MIRROR: u64 = 4;
-/// The time that a batch may take on a member after its mirror has completed it.
-pub const GRACE: Nanos = Nanos::from_secs(2);
+/// Maximum time by which a member may complete a batch later than its mirror.
+pub const MIRROR_GRACE: Nanos = Nanos::from_secs(2);
 
-/// A request in a device's queue, until it ends. It waits for the requests before it, so its latency is scaled by its
-/// part of the queue.
+/// A request in a device's queue, until it is dropped. It waits for the requests before it, so its latency is scaled by
+/// its part of the queue.
 pub struct QueuedRequest<'a, S: Seam> {
     inner: &'a Inner<S>,
     member: MemberNo,
@@ -65,7 +65,7 @@ fn too_slow_error(operation: &str) -> DiskError {
 }
 
 /// Counts the latencies of a batch that was written and flushed. Returns the members that have become too slow.
-pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(MemberNo, Nanos)]) -> Vec<Failure> {
+pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(MemberNo, Nanos)]) -> Vec<MemberFailure> {
     let Some(fastest) = latencies.iter().map(|(_, latency)| latency.0).min().filter(|_| latencies.len() > 1) else {
         return Vec::new();
     };
@@ -77,10 +77,10 @@ pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(MemberNo, Na
         let is_unusual = history.is_slow(latency.0);
         let slow = is_unusual && latency.0 > SLOW_FACTOR_TO_MIRROR * fastest;
         if is_unusual && !slow {
-            history.raise_usual(latency.0);
+            history.raise_usual_latency(latency.0);
         }
         // Batches never overlap, so each one counts.
-        if history.count_strike(slow, now, now) {
+        if history.count_slow_request(slow, now, now) {
             failures.push((*member, too_slow_error("writes and flushes")));
         }
     }
@@ -115,9 +115,9 @@ pub async fn read_measured<S: Seam, T>(
                     tracker.mean_read_latency_ns(now).map_or(latency.0, |recent_mean| recent_mean.min(latency.0));
                 let slow = suspect && fastest.is_some_and(|fastest| recent_mean > SLOW_FACTOR_TO_MIRROR * fastest);
                 if suspect && !slow {
-                    tracker.reads.raise_usual(latency.0);
+                    tracker.reads.raise_usual_latency(latency.0);
                 }
-                (tracker.reads.count_strike(slow, started_at, now), false)
+                (tracker.reads.count_slow_request(slow, started_at, now), false)
             }
         }
     };

@@ -1,8 +1,8 @@
 //! Detection of hung members: they are removed from service, and their pending requests fail.
 //!
-//! While requests are in flight, a task checks every [`TICK`] whether the oldest request of each member is still the
-//! same. It counts checks, not time: after a stall of the process or the machine all members respond late, and none of
-//! them has failed.
+//! While requests are in flight, a task checks every [`CHECK_INTERVAL`] whether the oldest request of each member is
+//! still the same. Age is counted in checks, not in time: after a stall of the process or the machine all members
+//! respond late, and none of them has failed.
 //!
 //! A member that has hung for [`HANG_TIMEOUT`] while a log member responds is removed, so reads and writes wait only
 //! for its mirror. If no log member responds, [`LAST_MEMBER_HANG_TIMEOUT`] applies. Linux resets a SCSI or NVMe disk
@@ -10,27 +10,28 @@
 //! with the log is never removed.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use seam::{Disk, DiskError, Nanos, Seam};
 
+use crate::log_members::log_placement;
 use crate::member_disk::LogPlacement;
-use crate::membership::{Failure, remove_members};
+use crate::membership::{MemberFailure, remove_members};
 use crate::number::MemberNo;
-use crate::slow::GRACE;
+use crate::slow_detection::MIRROR_GRACE;
 use crate::state::Inner;
-use crate::succession::log_placement;
 
 /// Time between two checks.
 const CHECK_INTERVAL: Nanos = Nanos::from_millis(250);
 /// Time after which a hung member is removed while another log member responds.
-const HANG_TIMEOUT: Nanos = GRACE;
+const HANG_TIMEOUT: Nanos = MIRROR_GRACE;
 /// Time after which a hung member is removed while no log member responds.
 const LAST_MEMBER_HANG_TIMEOUT: Nanos = Nanos::from_secs(30);
 /// Maximum age of the oldest request of a responsive member.
 const RESPONSIVE_AGE_MAX: Nanos = Nanos(2 * CHECK_INTERVAL.0);
 
-/// The oldest request of each member, as its start time, and the time for which it has been the oldest.
+/// The oldest request of each member: its start time, and how long it has been the oldest (a multiple of
+/// [`CHECK_INTERVAL`]).
 #[derive(Default)]
 struct OldestRequests(BTreeMap<MemberNo, (Nanos, Nanos)>);
 
@@ -56,11 +57,11 @@ pub fn start_watch<S: Seam>(inner: &Inner<S>) {
 }
 
 /// Checks the members while requests are in flight.
-async fn watch<S: Seam>(seam: S, store: std::rc::Weak<Inner<S>>) {
+async fn watch<S: Seam>(seam: S, weak: Weak<Inner<S>>) {
     let mut oldest_requests = OldestRequests::default();
     loop {
         seam.sleep(CHECK_INTERVAL).await;
-        let Some(inner) = store.upgrade() else { return };
+        let Some(inner) = weak.upgrade() else { return };
         if inner.in_flight_requests.end_watch_if_idle() {
             return;
         }
@@ -76,7 +77,7 @@ async fn watch<S: Seam>(seam: S, store: std::rc::Weak<Inner<S>>) {
 }
 
 /// Members that have hung for too long. A device that has hung during its resync is aborted: the job fails.
-fn find_hung<S: Seam>(inner: &Inner<S>, oldest_requests: &mut OldestRequests) -> Vec<Failure> {
+fn find_hung<S: Seam>(inner: &Inner<S>, oldest_requests: &mut OldestRequests) -> Vec<MemberFailure> {
     let members = inner.in_service();
     let hung_times: Vec<_> = members
         .iter()

@@ -1,4 +1,4 @@
-//! A wait for several devices that does not end with the slowest one.
+//! A join of several futures that does not wait for the slowest one without a limit.
 
 use std::future::poll_fn;
 use std::task::Poll;

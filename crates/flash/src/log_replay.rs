@@ -1,5 +1,5 @@
-//! Destage of a volume's dirty data from a store whose owner is gone: the newest records go to the backing of the
-//! volume. The store is only read, so the replay can be interrupted at any point and repeated.
+//! Destage of a volume's dirty data from a store whose owner has failed: the newest records are written to the volume's
+//! backing. The store is only read, so the replay can be interrupted at any point and repeated.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -9,7 +9,7 @@ use task_sync::{BoxFuture, join};
 
 use crate::inspect::Inspection;
 use crate::number::{BlockNo, VolumeId};
-use crate::record::{Recovered, RecoveredContent};
+use crate::record::{RecoveredContent, RecoveredRecord};
 
 /// Number of records that are read before they are written.
 const CHUNK_RECORDS: usize = 256;
@@ -20,14 +20,14 @@ const ATTEMPTS_MAX: u32 = 3;
 
 /// The amount of data that a replay has destaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
+pub struct ReplayStats {
     /// Blocks with data.
     pub data_blocks: u64,
     /// Blocks that were zeroed or discarded.
     pub zero_blocks: u64,
 }
 
-impl Replayed {
+impl ReplayStats {
     /// The number of blocks.
     pub fn blocks(&self) -> u64 {
         self.data_blocks + self.zero_blocks
@@ -43,7 +43,7 @@ pub struct ReplayProgress {
     pub total_blocks: u64,
 }
 
-/// Why the backing may still lack dirty data.
+/// The reason why a replay failed: the backing may still lack dirty data.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
     /// The log is incomplete or damaged: it does not say which data is the newest. Nothing was written.
@@ -76,11 +76,11 @@ impl<S: Seam> Inspection<S> {
         volume_id: VolumeId,
         backing: &impl Disk<S>,
         mut observe: impl FnMut(ReplayProgress) -> ControlFlow<()>,
-    ) -> Result<Replayed, ReplayError> {
+    ) -> Result<ReplayStats, ReplayError> {
         if let Some(problem) = &self.problem {
             return Err(ReplayError::Incomplete(problem.to_string()));
         }
-        let records: Vec<&Recovered> =
+        let records: Vec<&RecoveredRecord> =
             self.dirty_blocks.iter().filter(|record| record.address.volume_id == volume_id).collect();
         let backing_blocks = backing.geometry().size_bytes.div_ceil(seam::BLOCK_BYTES as u64);
         if let Some(last) = records.last()
@@ -91,7 +91,7 @@ impl<S: Seam> Inspection<S> {
         let total_blocks = records.iter().map(|record| BlockNo::count(&record.blocks())).sum();
         for _ in 0..ATTEMPTS_MAX {
             let connection_epoch = backing.connection_epoch();
-            let mut replayed = Replayed::default();
+            let mut replayed = ReplayStats::default();
             for chunk in records.chunks(CHUNK_RECORDS) {
                 let progress = ReplayProgress { done_blocks: replayed.blocks(), total_blocks };
                 if observe(progress).is_break() {
@@ -109,7 +109,12 @@ impl<S: Seam> Inspection<S> {
         Err(ReplayError::Backing(DiskError::Io("it keeps reconnecting before its writes are flushed".to_owned())))
     }
 
-    async fn replay_chunk(&self, records: &[&Recovered], backing: &impl Disk<S>) -> Result<Replayed, ReplayError> {
+    /// Writes the content of these records to the backing, adjacent blocks in one request.
+    async fn replay_chunk(
+        &self,
+        records: &[&RecoveredRecord],
+        backing: &impl Disk<S>,
+    ) -> Result<ReplayStats, ReplayError> {
         let contents = self.read_many(records).await?;
         let mut runs: Vec<(BlockNo, Vec<S::Block>)> = Vec::new();
         for (block, content) in contents {
@@ -134,15 +139,15 @@ impl<S: Seam> Inspection<S> {
                 zero_blocks += u64::from(blocks);
             }
         }
-        Ok(Replayed { data_blocks, zero_blocks })
+        Ok(ReplayStats { data_blocks, zero_blocks })
     }
 
     /// Reads the blocks of records, in the order of the log.
-    async fn read_many(&self, records: &[&Recovered]) -> Result<BTreeMap<BlockNo, S::Block>, ReplayError> {
-        let is_data = |record: &&&Recovered| record.content == RecoveredContent::Data;
-        let mut in_log: Vec<&Recovered> = records.iter().filter(is_data).copied().collect();
+    async fn read_many(&self, records: &[&RecoveredRecord]) -> Result<BTreeMap<BlockNo, S::Block>, ReplayError> {
+        let is_data = |record: &&&RecoveredRecord| record.content == RecoveredContent::Data;
+        let mut in_log: Vec<&RecoveredRecord> = records.iter().filter(is_data).copied().collect();
         in_log.sort_unstable_by_key(|record| (record.position.segment, record.position.block_index));
-        let follows = |earlier: &&Recovered, later: &&Recovered| {
+        let follows = |earlier: &&RecoveredRecord, later: &&RecoveredRecord| {
             (earlier.position.segment, earlier.position.block_index + 1)
                 == (later.position.segment, later.position.block_index)
         };
@@ -158,7 +163,7 @@ impl<S: Seam> Inspection<S> {
     }
 
     /// Reads records that follow each other in the log.
-    async fn read_run(&self, run: &[&Recovered]) -> Result<Vec<(BlockNo, S::Block)>, ReplayError> {
+    async fn read_run(&self, run: &[&RecoveredRecord]) -> Result<Vec<(BlockNo, S::Block)>, ReplayError> {
         let together = self.read_adjacent(run).await;
         let mut contents = Vec::with_capacity(run.len());
         for (index, record) in run.iter().enumerate() {
@@ -173,8 +178,9 @@ impl<S: Seam> Inspection<S> {
     }
 }
 
+/// Writes adjacent blocks to the backing, from block `first` on.
 async fn write_run<S: Seam>(backing: &impl Disk<S>, first: BlockNo, run: Vec<S::Block>) -> Result<(), DiskError> {
-    // The last block of a backing may be cut.
+    // The last block ends with the backing, whose size need not be a multiple of the block size.
     let size_bytes = backing.geometry().size_bytes;
     let cut = |(offset, block): (u64, S::Block)| match size_bytes - offset {
         left if left < seam::BLOCK_BYTES as u64 => Piece::new(block, 0, left as usize),
@@ -193,6 +199,7 @@ struct ZeroRange {
 }
 
 impl ZeroRange {
+    /// Zeroes the range on the backing: by a zero request, or by writes of zeroes if the backing does not support it.
     async fn write<S: Seam>(&self, seam: &S, backing: &impl Disk<S>) -> Result<(), DiskError> {
         let at = self.first.offset();
         let end = self.first.plus(self.blocks).offset().min(backing.geometry().size_bytes);

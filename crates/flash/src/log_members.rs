@@ -9,34 +9,34 @@ use crate::member_disk::LogPlacement;
 use crate::number::MemberNo;
 use crate::state::{Inner, State};
 
-/// The device that takes over the log when a member leaves.
-pub enum Succession<S: Seam> {
-    /// None: the log keeps two copies without the member.
+/// The device that takes over the log when a member leaves, if the log needs one.
+pub enum LogSuccessor<S: Seam> {
+    /// The log keeps all its copies without the member.
     NotNeeded,
-    /// This one, which has held only pages so far.
-    By(Device<S>),
-    /// The log needs one, and no device holds only pages.
+    /// This device, which has held only pages so far.
+    Device(Device<S>),
+    /// The log needs a device, and no device holds only pages.
     Missing,
 }
 
 /// The device that takes over the log when `member` leaves.
-pub fn succession<S: Seam>(inner: &Inner<S>, member: MemberNo) -> Succession<S> {
+pub fn find_log_successor<S: Seam>(inner: &Inner<S>, member: MemberNo) -> LogSuccessor<S> {
     let is_needed = {
         let state = inner.state.borrow();
         state.superblock.carries_log(member) && log_copies(&state, Some(member)) < log_placement(&state).copies()
     };
-    match find_successor(inner, Some(member)) {
-        _ if !is_needed => Succession::NotNeeded,
-        Some(device) => Succession::By(device),
-        None => Succession::Missing,
+    match largest_successor(inner, Some(member)) {
+        _ if !is_needed => LogSuccessor::NotNeeded,
+        Some(device) => LogSuccessor::Device(device),
+        None => LogSuccessor::Missing,
     }
 }
 
 /// The number of the device that takes over the log when `member` leaves, if one does.
-pub fn successor_number<S: Seam>(inner: &Inner<S>, member: MemberNo) -> Option<MemberNo> {
-    match succession(inner, member) {
-        Succession::By(device) => Some(device.member),
-        Succession::NotNeeded | Succession::Missing => None,
+pub fn log_successor_number<S: Seam>(inner: &Inner<S>, member: MemberNo) -> Option<MemberNo> {
+    match find_log_successor(inner, member) {
+        LogSuccessor::Device(device) => Some(device.member),
+        LogSuccessor::NotNeeded | LogSuccessor::Missing => None,
     }
 }
 
@@ -45,7 +45,8 @@ pub fn log_placement<S: Seam>(state: &State<S>) -> LogPlacement {
     LogPlacement::of(state.devices.iter().map(|device| &device.disk))
 }
 
-/// The members that hold no clean pages: an image with the log beside local disks, which are faster.
+/// The members that hold no clean pages. If an image carries the log, only the local disks beside it hold pages: they
+/// are faster.
 pub fn members_without_pages<S: Seam>(state: &State<S>) -> BTreeSet<MemberNo> {
     let superblock = &state.superblock;
     let (log, pages): (Vec<MemberNo>, Vec<MemberNo>) = superblock
@@ -69,11 +70,13 @@ pub fn needs_take_over<S: Seam>(state: &State<S>) -> bool {
     is_single && largest_page_member(state, None).is_some()
 }
 
-/// The largest of the members that hold only pages and may carry the log, other than `leaving`.
-pub fn find_successor<S: Seam>(inner: &Inner<S>, leaving: Option<MemberNo>) -> Option<Device<S>> {
+/// The member that would take over the log: the largest of those that hold only pages and may carry the log, other than
+/// `leaving`.
+pub fn largest_successor<S: Seam>(inner: &Inner<S>, leaving: Option<MemberNo>) -> Option<Device<S>> {
     largest_page_member(&inner.state.borrow(), leaving).cloned()
 }
 
+/// As [`largest_successor`], in this state.
 fn largest_page_member<S: Seam>(state: &State<S>, leaving: Option<MemberNo>) -> Option<&Device<S>> {
     let (superblock, placement) = (&state.superblock, log_placement(state));
     let pages = state.devices.iter().filter(|device| {
