@@ -53,7 +53,7 @@ pub async fn destage_foreign_log(data: ForeignData, progress: ProgressSender) ->
     let Some(log_image) = log_image(&data.plan.image, &data.mark) else { return Ok(None) };
     let (volume, host) = (data.volume.clone(), data.mark.host.clone());
     let failed = |text: String| Failure::new(ErrorKind::Failed, format!("volume {volume}: {text}"));
-    let activity = format!("destaging the log of host {host}");
+    let activity = format!("destaging {volume} from the log of host {host}");
     let (sender, ended) = oneshot::channel();
     // The thread ends early once this is dropped.
     let caller = Arc::new(());

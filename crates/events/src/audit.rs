@@ -101,6 +101,10 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
             let fenced = if *fenced { ", which is off" } else { "" };
             volume_change(name, format!("take over{from}{fenced}{data}"))
         }
+        Request::FleetTakeOverHost { host, fenced } => {
+            let fenced = if *fenced { ", which is off" } else { "" };
+            daemon_change(format!("take over all volumes of host {host}{fenced}"))
+        }
         Request::TraceOpen { name } => volume_change(name, "record a trace"),
         Request::FlashAdd { path, force } => device_change(path, with_force("add to the flash cache", *force)),
         Request::FlashRemove { path } => device_change(path, "remove from the flash cache"),

@@ -466,6 +466,14 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         fenced: bool,
     },
+    /// The same for all volumes on standby that a host owns, or of which it has undestaged data.
+    FleetTakeOverHost {
+        /// The host.
+        host: String,
+        /// The host is known to be off.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        fenced: bool,
+    },
     /// Create a token for the HTTP interface.
     TokenCreate {
         /// Its name.

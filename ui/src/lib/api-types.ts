@@ -1554,6 +1554,13 @@ export interface components {
       /** @description The name of the undestaged data of another host that may be lost. */
       give_up?: string | null;
     };
+    /** @description The host that volumes are taken over from. */
+    TakeOverHost: {
+      /** @description It is known to be off: the end of its lease is not waited for. */
+      fenced?: boolean;
+      /** @description The host. */
+      host: string;
+    };
     /**
      * @description When a change of a key in the file takes effect.
      * @enum {string}
@@ -1951,6 +1958,7 @@ export type SourceBytes = components['schemas']['SourceBytes'];
 export type StatusReport = components['schemas']['StatusReport'];
 export type StepAdvice = components['schemas']['StepAdvice'];
 export type TakeOver = components['schemas']['TakeOver'];
+export type TakeOverHost = components['schemas']['TakeOverHost'];
 export type TakesEffect = components['schemas']['TakesEffect'];
 export type TierReport = components['schemas']['TierReport'];
 export type TodayAdvice = components['schemas']['TodayAdvice'];

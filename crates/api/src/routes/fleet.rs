@@ -21,6 +21,7 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(drain))
         .routes(routes!(move_volume))
         .routes(routes!(take_over))
+        .routes(routes!(take_over_host))
 }
 
 /// Volumes on images that several hosts can own, each with its owner
@@ -84,4 +85,26 @@ async fn take_over(
 ) -> Result<Json<VolumeReport>, Problem> {
     let TakeOver { from, give_up, fenced } = options;
     shared.volume(Request::FleetTakeOver { name, from, give_up, fenced }).await.map(Json)
+}
+
+/// The host that volumes are taken over from.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct TakeOverHost {
+    /// The host.
+    host: String,
+    /// It is known to be off: the end of its lease is not waited for.
+    #[serde(default)]
+    fenced: bool,
+}
+
+/// Take over all volumes on standby that a host owns, or of which it has undestaged data
+#[utoipa::path(post, path = "/api/v1/fleet/take-over", tag = "fleet", request_body = TakeOverHost,
+    responses((status = 200, description = "All are in service", body = ActionMessages)))]
+async fn take_over_host(
+    State(shared): State<Arc<Shared>>,
+    Json(TakeOverHost { host, fenced }): Json<TakeOverHost>,
+) -> Result<Json<ActionMessages>, Problem> {
+    let messages = shared.messages(Request::FleetTakeOverHost { host, fenced }).await?;
+    Ok(Json(ActionMessages { messages }))
 }

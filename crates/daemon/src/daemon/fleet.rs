@@ -1,6 +1,7 @@
 //! `fleet move`, `drain` and `take-over`: the ownership of images that several hosts reach.
 
 use control::ProgressSender;
+use futures_util::{StreamExt, stream};
 use messages::report::FleetReport;
 use messages::{Answer, ErrorKind, Failure};
 use rbd::{Claim, ImageSpec, Release, StandbyReport};
@@ -13,6 +14,9 @@ use config::{BackingSpec, VolumeConfig};
 use logging::{self as log, VOLUME};
 use state::{Acceptance, UNDESTAGED_ELSEWHERE, VolumeRecord, effective_policy};
 use units::show_bytes;
+
+/// Volumes that are taken over at a time: each needs helper processes, and waits for a lease.
+const TAKE_OVERS_MAX: usize = 16;
 
 impl Daemon {
     /// `fleet move`: destages while clients are served, detaches the volume as a removal does, and releases its image
@@ -104,6 +108,45 @@ impl Daemon {
         self.show(name).await
     }
 
+    /// `fleet take-over --host`: takes over all volumes on standby that a host owns, and those that are refused because
+    /// of its undestaged data.
+    pub async fn take_over_host(
+        &self,
+        host: &str,
+        is_fenced: bool,
+        progress: &ProgressSender,
+    ) -> Result<Answer, Failure> {
+        let is_of_host = |known: &KnownVolume| {
+            let name = &known.config.name;
+            let has_data = || self.volumes.mark_of(name).is_some_and(|mark| mark.host == host);
+            let is_owner = known.standby().is_some_and(|report| report.owner == host);
+            let is_of_host = is_owner || known.refusal().is_some_and(is_undestaged) && has_data();
+            is_of_host.then(|| (name.clone(), is_owner.then(|| host.to_owned())))
+        };
+        let names: Vec<(String, Option<String>)> = self.volumes.map(is_of_host).into_iter().flatten().collect();
+        if names.is_empty() {
+            let text = format!("no volume on standby is owned by host {host}; see `hotset fleet status`");
+            return Err(Failure::new(ErrorKind::NotFound, text));
+        }
+        let take_over = async |(name, from): (String, Option<String>)| {
+            let taken = self.take_over(&name, from, None, is_fenced, progress).await;
+            (name, taken)
+        };
+        let taken: Vec<_> = stream::iter(names).map(take_over).buffer_unordered(TAKE_OVERS_MAX).collect().await;
+        let (mut messages, mut failures) = (Vec::new(), Vec::new());
+        for (name, taken) in taken {
+            match taken {
+                Ok(_) => messages.push(format!("volume {name} is taken over")),
+                Err(failure) => failures.push(format!("volume {name} is not: {failure}")),
+            }
+        }
+        if failures.is_empty() {
+            return Ok(Answer::Said(messages));
+        }
+        messages.extend(failures);
+        Err(Failure::new(ErrorKind::Failed, messages.join("; ")))
+    }
+
     /// Destages the data of a volume that is in the log of its owner, if that lies on an image, by the claim that is
     /// ordered for the volume.
     pub(super) async fn destage_log_of_owner(
@@ -116,6 +159,7 @@ impl Daemon {
         if let (BackingSpec::Rbd(image), Some(mark)) = (&config.backing, self.volumes.mark_of(&name)) {
             let plan = HelperPlan { claim, reads_log: true, ..self.attachments.helper_plan(config, image) };
             let data = ForeignData { volume: name.clone(), plan, mark: mark.clone(), is_ordered };
+            let _reading = self.log_reads.lock().await;
             if let Some(replayed) = destage_foreign_log(data, progress.clone()).await? {
                 let bytes = replayed.data_blocks * seam::BLOCK_BYTES as u64;
                 log::warn!(

@@ -83,6 +83,8 @@ pub struct Daemon {
     attachments: Attachments,
     /// The looks at images of volumes on standby.
     standbys: Standbys,
+    /// Held while the log of another host is read: take-overs of several volumes read it in turn.
+    log_reads: tokio::sync::Mutex<()>,
     /// Settings of served volumes.
     volume_settings: VolumeSettings,
     /// The listeners of the front ends.
@@ -156,6 +158,7 @@ impl Daemon {
             telemetry: Telemetry::new(),
             stop: Stop::default(),
             standbys: Standbys::default(),
+            log_reads: tokio::sync::Mutex::default(),
             reloads: Reloads::default(),
             pool_trends: PoolTrends::default(),
             pool_thresholds: PoolThresholds::default(),
@@ -322,6 +325,7 @@ impl Daemon {
             Request::FleetTakeOver { name, from, give_up, fenced } => {
                 self.take_over(&name, from, give_up, fenced, &progress).await
             }
+            Request::FleetTakeOverHost { host, fenced } => self.take_over_host(&host, fenced, &progress).await,
             Request::TokenCreate { name, role } => self.http.create_token(&name, role),
             Request::TokenList {} => Ok(Answer::Tokens(self.http.tokens())),
             Request::TokenRevoke { name } => self.http.revoke_token(&name),

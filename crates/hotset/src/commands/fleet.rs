@@ -32,7 +32,11 @@ pub enum Action {
     /// Take a volume on standby over from its owner. The cluster blocks the owner's client: its clients get errors
     TakeOver {
         /// The volume
-        name: String,
+        #[arg(required_unless_present = "host")]
+        name: Option<String>,
+        /// Take over all volumes on standby that this host owns, or of which it has undestaged data
+        #[arg(long, value_name = "HOST", conflicts_with_all = ["name", "from", "give_up"])]
+        host: Option<String>,
         /// Take it over from this host only; refused if another one is the owner by now
         #[arg(long, value_name = "HOST")]
         from: Option<String>,
@@ -61,10 +65,21 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
         }
         Action::Move { name, to } => Request::FleetMove { name, to },
         Action::Drain => Request::FleetDrain {},
-        Action::TakeOver { name, from, give_up, fenced, yes } => {
+        Action::TakeOver { name, host, from, give_up, fenced, yes } => {
             let is_asked = !yes && !json && std::io::stdin().is_terminal();
-            let from = if is_asked { Some(confirmed_owner(socket, &name, from)?) } else { from };
-            Request::FleetTakeOver { name, from, give_up, fenced }
+            match (name, host) {
+                (Some(name), _) => {
+                    let from = if is_asked { Some(confirmed_owner(socket, &name, from)?) } else { from };
+                    Request::FleetTakeOver { name, from, give_up, fenced }
+                }
+                (None, host) => {
+                    let host = host.unwrap_or_default();
+                    if is_asked {
+                        confirm_host(socket, &host)?;
+                    }
+                    Request::FleetTakeOverHost { host, fenced }
+                }
+            }
         }
     };
     match send_request(socket, &request)? {
@@ -85,6 +100,23 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
 fn status(socket: Option<&Path>) -> Result<Vec<FleetVolumeReport>, Failure> {
     let Answer::Volumes(volumes) = send_request(socket, &Request::VolumeList {})? else { return Err(unexpected()) };
     Ok(FleetVolumeReport::of(&volumes))
+}
+
+/// Asks whether all volumes of a host are to be taken over.
+fn confirm_host(socket: Option<&Path>, host: &str) -> Result<(), Failure> {
+    let volumes = status(socket)?;
+    let is_of_host = |volume: &&FleetVolumeReport| !volume.fleet.is_owner && volume.fleet.owner == host;
+    let of_host: Vec<_> = volumes.iter().filter(is_of_host).collect();
+    let open = of_host.iter().filter(|volume| volume.fleet.owner_has_image_open == Some(true)).count();
+    let question = format!(
+        "take {} volumes over from host {host}? {open} of their images are open, probably by the owner, whose clients \
+         will get errors.",
+        of_host.len()
+    );
+    match is_confirmed(&messages::plain(&question))? {
+        true => Ok(()),
+        false => Err(Failure::failed("nothing was changed")),
+    }
 }
 
 /// The owner that the user has seen and wants to take the volume over from.
