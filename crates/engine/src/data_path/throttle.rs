@@ -28,7 +28,8 @@ impl<S: Seam> Shard<S> {
         self.refresh_throttle();
         let number = throttle.next_queue_number.get();
         throttle.next_queue_number.set(number + 1);
-        // A write larger than the limit enters when it is alone.
+        // A write counts as at most half the limit, so that a larger one can enter without waiting until memory is
+        // clean.
         let has_room = |limit: u64| {
             let wanted = (BlockNo::count(&blocks)).min(limit.div_ceil(2));
             self.state.borrow().not_clean_blocks() + wanted <= limit

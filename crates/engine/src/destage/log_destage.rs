@@ -13,7 +13,7 @@ use crate::memory::BlockNo;
 use crate::shard::log_destage::LOGGED_AGE_FACTOR;
 use crate::shard::{Shard, ShardRef};
 
-/// Maximum number of blocks of one round, and of live records in its segments unless it is widened.
+/// Maximum number of blocks of one round, and of live records in its segments (before widening, see `widening_log2`).
 const ROUND_BLOCKS_MAX: usize = 65_536;
 /// Maximum number of blocks that are read from the log together. Reads of clients wait behind larger batches.
 const BATCH_BLOCKS_MAX: usize = 128;
@@ -38,7 +38,7 @@ enum RoundReason {
     AboveTarget,
     /// The oldest segment is too old.
     Age,
-    /// A device that is smaller than the log joins when no record lies past its end.
+    /// A smaller device is to join: records past its end must be destaged first.
     SmallerDevice,
 }
 

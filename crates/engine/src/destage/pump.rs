@@ -139,7 +139,7 @@ pub async fn run_pump<S: Seam>(shard: ShardRef<S>) {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move {
                     // A failure is counted and reported; dirty blocks stay dirty and are tried again.
-                    let (Ok(()) | Err(_)) = shard.flush_all().await;
+                    drop(shard.flush_all().await);
                     shard.background_flushes.is_backing_flush_running.set(false);
                     shard.destage_work.notify();
                 });
@@ -246,8 +246,8 @@ impl<S: Seam> Shard<S> {
         let oldest = state.oldest_dirty(memory, self.volume_number);
         let not_clean_blocks = state.not_clean_blocks();
         let is_flush_waiting = state.backing_flush.single_flight.is_running() && state.epochs.closing_units() > 0;
-        // Logged data stays in the log (`log_destage.rs`), so only blocks in memory are selected by their age. A flush
-        // reloads the blocks of the log, which needs room in memory.
+        // While destage is deferred, the longer age limit for logged data applies. A waiting flush ends the deferral,
+        // because it reloads spilled blocks and needs room in memory.
         let is_deferred = !is_flush_waiting && self.defers_destage(not_clean_blocks);
         let age_max = if is_deferred { self.logged_age_max() } else { self.dirty_age_max() };
         let is_aged = oldest.is_some_and(|oldest| now.since(oldest) >= age_max);
@@ -274,7 +274,7 @@ impl<S: Seam> Shard<S> {
             dirty_before: older_than,
             includes_all_blocks: all_blocks,
             includes_all_zero_ranges: !is_paused && has_many_ranges,
-            // Blocks leave memory for a log with room, so pressure on memory selects none of them.
+            // While the log has room, memory pressure is relieved by spilling, so it does not reload spilled blocks.
             includes_spilled_blocks: is_flush_waiting
                 || ((all_blocks || older_than.is_some()) && (is_idle || must_drain || !self.has_log_room())),
         }
@@ -346,7 +346,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Starts a background write of a writable dirty block and its dirty neighbours, and moves the cursor past them.
+    /// Builds the job of a background write of a writable dirty block and its dirty neighbours, and moves the cursor
+    /// past them.
     fn start_background_run(
         &self,
         state: &mut State,
@@ -461,7 +462,8 @@ impl<S: Seam> Shard<S> {
         None
     }
 
-    /// Reloads spilled blocks in address order, slightly ahead of their writes.
+    /// Chooses the next run of spilled blocks to reload, in address order and slightly ahead of their writes, and takes
+    /// its buffers.
     fn find_reload_job(
         &self,
         state: &mut State,
@@ -539,7 +541,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Starts a write of the zero-range that begins at `start`. Returns `None` without a permit.
+    /// Builds the job that writes the zero-range that begins at `start`, and marks the range as in flight. Returns
+    /// `None` if no permit is free.
     fn start_zero(&self, state: &mut State, start: BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
         let permit = self.dispatch.try_acquire(Cause::Destage)?;
         let end = state.zeroes.get_mut(start).expect("the chosen range exists").end;
@@ -552,8 +555,10 @@ impl<S: Seam> Shard<S> {
         Some(Job::Zero(ZeroJob { operation_id: operation, blocks, may_unmap, waits }, permit))
     }
 
-    /// Starts a write of the blocks of `run` around `anchor` whose sectors in memory follow each other without a gap.
-    /// Where a backing accepts single sectors, a request that does not begin and end at blocks thus stays one write.
+    /// Builds the job that writes the blocks of `run` around `anchor` whose sectors in memory follow each other without
+    /// a gap, and marks these blocks as sent. Where a backing accepts single sectors, a request that does not begin and
+    /// end at blocks thus stays one write. If the anchor is partial and the backing accepts whole blocks only, the job
+    /// fills it instead. Returns `None` if no permit is free.
     pub(super) fn start_write(
         &self,
         state: &mut State,
@@ -595,7 +600,8 @@ impl<S: Seam> Shard<S> {
         Some(Job::Write(WriteJob { operation_id: operation, first_block: run.start, block_writes, waits }, permit))
     }
 
-    /// A flush of the backing without a client's request, so that written blocks become clean and do not grow old.
+    /// A job for a flush of the backing that no client requested, so that written blocks become clean and do not grow
+    /// old.
     fn find_flush_job(
         &self,
         state: &mut State,

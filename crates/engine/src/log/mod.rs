@@ -47,9 +47,9 @@ const BACKGROUND_CHECK_INTERVAL: Nanos = Nanos::from_millis(10);
 /// Scope of the data that a flush made durable.
 #[derive(PartialEq, Eq)]
 enum DurableScope {
-    /// In the log, or on the backing if requested.
+    /// The flushed blocks only: in the log, or on the backing where the log does not take them.
     Blocks,
-    /// On the backing, with the rest of the volume; the log holds no record of the volume any more.
+    /// The whole volume, on the backing; the log holds no record of the volume any more.
     Volume,
 }
 
@@ -85,7 +85,7 @@ fn parts_outside(range: Range<BlockNo>, blocks: &BTreeSet<BlockNo>) -> Vec<Range
 
 /// `range` in pieces of at most one record each.
 pub fn pieces_of(range: Range<BlockNo>) -> impl Iterator<Item = Range<BlockNo>> {
-    // Steps over numbers: a step over mapped ones takes as long as 2^31 single steps.
+    // `step_by` comes before `map`: on a `Map` each step would call `next` 2^31 times.
     let starts = (range.start.0..range.end.0).step_by(RECORD_BLOCKS_MAX as usize).map(BlockNo);
     starts.map(move |start| start..range.end.min(start.plus(RECORD_BLOCKS_MAX)))
 }
@@ -140,7 +140,8 @@ impl<S: Seam> Shard<S> {
         let flushes = self.flush_batcher.wait_for_batch(self.seam()).await;
         self.ensure_evidence().await;
         let started_at = self.seam().now();
-        // A flush that began earlier waits for this run, which then takes all changes.
+        // Takes the blocks of bypassing streams too if `must_log_all`. Partial blocks are taken only for a waiting
+        // operation, or if the list of changes is long.
         let takes_all = self.must_log_all() && !self.has_sabotage(Sabotage::LeaveOutStreams);
         let takes_partial = self.flush_batcher.is_run_awaited() && !self.has_sabotage(Sabotage::LeaveOutPartial);
         let (number, changed, left_out) = self.with_state(|state, memory| {
@@ -177,8 +178,9 @@ impl<S: Seam> Shard<S> {
         result
     }
 
-    /// Before a destage of the whole volume: a zero-range releases space of a backing only if the log has its record.
-    /// The destage reports errors.
+    /// Flushes the log before a full destage, so that the zero-ranges are recorded; without a record the backing may
+    /// not release their space. A failure is ignored: the destage then writes the zeroes, and may keep their space
+    /// allocated.
     pub async fn log_zero_ranges(self: &ShardRef<S>) {
         if self.disk.allocates_at_first_write() && self.uses_log() {
             drop(self.flush_log().await);
@@ -231,7 +233,7 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    /// Like [`Shard::append_tombstones_from`], but together with the next flush.
+    /// Records that the log needs tombstones of all blocks from `first` on, which the next flush appends.
     pub fn queue_tombstones_from(&self, first: BlockNo) {
         self.with_state(|state, _| {
             state.log_tracker.record_range_change(first..VOLUME_BLOCKS_MAX, RangeChange::Outdated);

@@ -18,8 +18,9 @@ const DESTAGE_BATCH_BLOCKS: usize = 256;
 const RELOAD_RUN_BLOCKS: u64 = 64;
 
 impl<S: Seam> Shard<S> {
-    /// Destages this volume's blocks whose records are in the oldest segments, and flushes the backing. Blocks that are
-    /// in flight, or whose state on the backing is in doubt, are left to a full destage.
+    /// Destages this volume's blocks whose records are in the oldest segments, and flushes the backing. It does not
+    /// wait for blocks in flight without newer content, nor for spilled blocks under another task's fill guard: a full
+    /// destage covers them.
     pub(super) async fn destage_log_tail(self: &ShardRef<S>) -> Result<(), RequestError> {
         let Some(store) = self.core.log() else { return Err(RequestError::ShuttingDown) };
         let segments = store.oldest_segments();

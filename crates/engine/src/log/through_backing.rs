@@ -13,7 +13,7 @@ use crate::shard::{Shard, ShardRef};
 
 impl<S: Seam> Shard<S> {
     /// Makes the present content of these blocks durable on the backing. Other dirty data of the volume may stay dirty:
-    /// after the loss of a flash device, its destage takes minutes.
+    /// a full destage would take minutes after a flash device is lost.
     pub(super) async fn destage_blocks(self: &ShardRef<S>, blocks: &[BlockNo]) -> Result<(), RequestError> {
         let losses = self.state.borrow().backing_losses;
         self.state.borrow_mut().failures.end_pauses();
@@ -24,11 +24,11 @@ impl<S: Seam> Shard<S> {
         while !remaining.is_empty() {
             let wait = Rc::new(WriteWait::default());
             let Some(sent) = self.wait_for_writes(&remaining, &wait) else {
-                // A read of a client holds the guard of a block, so the block is still spilled.
+                // A block is still spilled, because a client's read holds its fill guard.
                 return self.flush_all().await;
             };
             if self.wait_until_written(Some(wait), false, losses).await.is_err() {
-                // The write may be that of a client whose request failed, which this flush does not cover.
+                // The failed write may carry newer content than this flush covers, so fall back to a full flush.
                 return self.flush_all().await;
             }
             self.wait_for_operations(sent.iter().map(|(_, number)| *number).collect()).await;

@@ -2,8 +2,8 @@
 //!
 //! A record is retired when something newer is durable: a newer record, or the content on the backing. For the backing,
 //! a write sent after the record was taken must have completed, and a flush of the backing must cover it (R7,
-//! docs/rules.md). [`WritebackStage`] is the write-back stage of a block. Records still at the first stage whose block
-//! is not in memory are held compactly in a [`RecordIndex`].
+//! docs/rules.md). [`WritebackStage`] is the write-back stage of a block. Durable records of spilled blocks are held
+//! compactly in a [`RecordIndex`].
 
 pub mod block_index;
 mod change_set;

@@ -1,8 +1,8 @@
-//! Compact index of the log records that are not in flight: sorted, about 16 bytes each, because flash and not memory
-//! bounds their number.
+//! Compact index of the durable log records of blocks that were spilled and whose write-back has not started: sorted,
+//! 16 bytes and an overhead each (18 to 24 in all), because flash and not memory bounds their number.
 //!
 //! A record in the index either holds its block's newest content (the block is *spilled*: no other copy exists), or is
-//! *superseded* and still held, because nothing newer is durable yet.
+//! *superseded* by a write and still held, because nothing newer is durable yet.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use flash::{BlockNo, Position, SegmentNo};
 
 use super::block_index::{BlockIndex, Value};
 
-/// Flag in the second word: the record holds the block's newest content.
+/// Flag in the word of the position's index: the block is spilled, so this record alone holds its newest content.
 const SPILLED_FLAG: u32 = 1 << 31;
 
 /// A record in the index.
