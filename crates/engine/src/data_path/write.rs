@@ -9,7 +9,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Nanos, Seam};
 use crate::memory::{MemoryCache, Sectors};
 use crate::policy::InsertKind;
 use crate::shard::state::State;
-use crate::shard::write_wait::WriteWait;
+use crate::shard::write_wait::{WaitFor, WriteWait};
 use crate::shard::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::spec::Sabotage;
 use crate::telemetry::{LatencyTrace, Step};
@@ -92,7 +92,7 @@ impl<S: Seam> Shard<S> {
         let logged = flags.fua && self.uses_log();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
         let bypasses_log = wait.is_none() && !logged && self.record_stream_write(at, len_bytes);
-        let losses = self.state.borrow().backing_losses;
+        let backing_losses = self.state.borrow().backing_losses;
         for span in spans(at, len_bytes) {
             loop {
                 if span.len_bytes < BLOCK_BYTES {
@@ -116,7 +116,7 @@ impl<S: Seam> Shard<S> {
             }
         }
         self.record_dirty(started_at);
-        self.wait_until_written(wait, flags.fua, losses).await?;
+        self.wait_until_written(wait, WaitFor::of_fua(flags.fua), backing_losses).await?;
         trace.record(Step::Destage, self.seam().now());
         if flags.fua && self.flush_involves_log() {
             self.flush_log().await?;

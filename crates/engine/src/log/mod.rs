@@ -6,10 +6,10 @@
 //! is acknowledged. Otherwise a recovery could restore an older record over it (R8). A zero-range of any length is one
 //! record.
 
+mod backing_fallback;
 pub mod partial_blocks;
 mod spill;
 mod tail;
-mod through_backing;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -63,8 +63,8 @@ fn blocks_and_content_of<S: Seam>(record: &Record<S>) -> (Range<BlockNo>, Record
     }
 }
 
-/// Result of preparing a chunk of blocks for the log.
-enum Chunk<S: Seam> {
+/// How a chunk of blocks is made durable.
+enum ChunkPlan<S: Seam> {
     /// The records to append; none if nothing has to be recorded.
     Records(Vec<Record<S>>),
     /// Partial blocks that must be filled first (R3).
@@ -122,13 +122,13 @@ impl<S: Seam> Shard<S> {
     pub async fn flush_log(self: &ShardRef<S>) -> Result<(), RequestError> {
         let _waiting = self.flush_batcher.add_operation();
         self.flush_batcher.add_request();
-        self.flush_log_in_background().await
+        self.join_log_flush().await
     }
 
-    /// Like [`Shard::flush_log`], but nothing waits for it: its batches are small and paced, because reads would wait
-    /// behind the programs of large ones (docs/design/flash-log.md), and it leaves out the blocks of streams that
-    /// bypass the log.
-    async fn flush_log_in_background(self: &ShardRef<S>) -> Result<(), RequestError> {
+    /// Joins or starts the shared log flush. Without a waiting operation (`add_operation`) its batches are small and
+    /// paced, because reads would wait behind the programs of large ones (docs/design/flash-log.md), and streams that
+    /// bypass the log are left out.
+    async fn join_log_flush(self: &ShardRef<S>) -> Result<(), RequestError> {
         let target = self.state.borrow().log_flush.last_flush_number + 1;
         self.run_shared(|state| &state.log_flush.single_flight, target, async || self.run_log_flush().await).await
     }
@@ -147,14 +147,14 @@ impl<S: Seam> Shard<S> {
         let (number, changed, left_out) = self.with_state(|state, memory| {
             state.log_flush.last_flush_number += 1;
             state.log_flush.last_flush_began_at = started_at;
-            let left_out_after = Nanos(started_at.0.saturating_sub(self.dirty_age_max().0));
+            let bypassed_after = Nanos(started_at.0.saturating_sub(self.dirty_age_max().0));
             let left_out = match takes_partial || state.log_tracker.has_many_changes() {
                 true => Vec::new(),
                 false => self.partial_blocks_to_leave_out(memory, state.log_tracker.changes()),
             };
             let changed = match takes_all {
                 true => state.log_tracker.take_changes(&left_out),
-                false => state.log_tracker.take_changes_beside_streams(left_out_after, &left_out),
+                false => state.log_tracker.take_changes_except_streams(bypassed_after, &left_out),
             };
             (state.log_flush.last_flush_number, changed, left_out)
         });
@@ -219,7 +219,7 @@ impl<S: Seam> Shard<S> {
 
     /// Like [`Shard::append_tombstones_from`] with the first block past the volume's end, before the volume is served.
     /// It waits neither for space in the log nor for the backing: in a full log, the next flush appends the tombstones.
-    pub async fn discard_past_end(self: &ShardRef<S>) -> Result<(), RequestError> {
+    pub async fn append_tombstones_past_end(self: &ShardRef<S>) -> Result<(), RequestError> {
         let past_end = pieces_of(self.end_block()..VOLUME_BLOCKS_MAX).map(|piece| (piece, RecordContent::Tombstone));
         let pieces: Vec<_> = past_end.collect();
         let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
@@ -312,11 +312,11 @@ impl<S: Seam> Shard<S> {
         loop {
             let had_records = self.state.borrow().log_tracker.has_records();
             let records = match self.with_state(|state, memory| self.build_chunk_records(state, memory, blocks)) {
-                Chunk::Records(records) if records.is_empty() => return Ok(DurableScope::Blocks),
-                Chunk::Records(records) => records,
+                ChunkPlan::Records(records) if records.is_empty() => return Ok(DurableScope::Blocks),
+                ChunkPlan::Records(records) => records,
                 // If the fill fails, the present sectors go to the backing.
-                Chunk::Fill(partial) if self.fill_partial_blocks(&partial, further).await.is_ok() => continue,
-                Chunk::Fill(_) | Chunk::ThroughBacking => {
+                ChunkPlan::Fill(partial) if self.fill_partial_blocks(&partial, further).await.is_ok() => continue,
+                ChunkPlan::Fill(_) | ChunkPlan::ThroughBacking => {
                     self.destage_blocks(blocks).await?;
                     let runs = blocks.chunk_by(|block, next| block.next() == *next);
                     return self.append_tombstones(runs.map(|run| run[0].run(run.len() as u64))).await;
@@ -370,19 +370,19 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Builds the records of a chunk of blocks from their present content.
-    fn build_chunk_records(&self, state: &mut State, memory: &mut MemoryCache<S>, blocks: &[BlockNo]) -> Chunk<S> {
+    fn build_chunk_records(&self, state: &mut State, memory: &mut MemoryCache<S>, blocks: &[BlockNo]) -> ChunkPlan<S> {
         let uses_log = self.uses_log();
         let mut partial = Vec::new();
         for block in blocks {
             match memory.find(self.volume_number, *block).map(|id| memory.slot(id)) {
-                None if state.zeroes.contains(*block) && !uses_log => return Chunk::ThroughBacking,
-                Some(slot) if !slot.is_clean() && !uses_log => return Chunk::ThroughBacking,
+                None if state.zeroes.contains(*block) && !uses_log => return ChunkPlan::ThroughBacking,
+                Some(slot) if !slot.is_clean() && !uses_log => return ChunkPlan::ThroughBacking,
                 _ if self.is_partial(memory, *block) => partial.push(*block),
                 _ => {}
             }
         }
         if !partial.is_empty() {
-            return Chunk::Fill(partial);
+            return ChunkPlan::Fill(partial);
         }
         let mut records: Vec<Record<S>> = Vec::new();
         for block in blocks {
@@ -418,7 +418,7 @@ impl<S: Seam> Shard<S> {
             state.log_tracker.begin_append(*block, stage);
             records.push(Record { address, epoch, content: Content::Data(data) });
         }
-        Chunk::Records(records)
+        ChunkPlan::Records(records)
     }
 
     /// Makes tombstones of the ranges durable, if a recovery could find records of the volume. The content of the

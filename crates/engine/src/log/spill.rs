@@ -55,7 +55,7 @@ impl<S: Seam> Shard<S> {
         self.log_destage.is_zero_range_waiting.set(false);
         let shard = Rc::clone(self);
         self.seam().spawn(async move {
-            let pause = match shard.flush_log_in_background().await {
+            let pause = match shard.join_log_flush().await {
                 Ok(()) => PAUSE_AFTER_FLUSH,
                 // The next flush that a client requests reports the error.
                 Err(_) => PAUSE_AFTER_FAILURE,

@@ -303,12 +303,12 @@ impl LogTracker {
     }
 
     /// Like [`LogTracker::take_changes`], but leaves out the blocks that have bypassed the log since a time later than
-    /// `left_out_after`.
-    pub fn take_changes_beside_streams(&mut self, left_out_after: Nanos, left_out: &[BlockNo]) -> Rc<ChangeSet> {
+    /// `bypassed_after`.
+    pub fn take_changes_except_streams(&mut self, bypassed_after: Nanos, left_out: &[BlockNo]) -> Rc<ChangeSet> {
         if self.changes.covers_whole_volume {
             return self.take_changes(left_out);
         }
-        self.stream_bypass.remove_older(left_out_after);
+        self.stream_bypass.remove_older(bypassed_after);
         self.begin_log_flush(left_out)
     }
 
@@ -701,9 +701,9 @@ mod tests {
         let taken = tracker.take_changes(&[]);
         [4, 5].into_iter().for_each(|block| tracker.record_stream_change(BlockNo(block), Nanos(10), 8));
         tracker.end_log_flush(&taken, false);
-        let beside_stream = tracker.take_changes_beside_streams(Nanos(5), &[]);
-        assert!(beside_stream.blocks.is_empty(), "the stream bypasses the log");
-        tracker.end_log_flush(&beside_stream, false);
+        let without_stream = tracker.take_changes_except_streams(Nanos(5), &[]);
+        assert!(without_stream.blocks.is_empty(), "the stream bypasses the log");
+        tracker.end_log_flush(&without_stream, false);
         [4, 5].into_iter().for_each(|block| tracker.record_clean(BlockNo(block).single()));
         let ranges: Vec<_> = tracker.take_changes(&[]).ranges.clone().into_iter().collect();
         let expected = [(BlockNo(4), (BlockNo(6), RangeChange::Outdated)), (BlockNo(6), (BlockNo(9), zeroed))];

@@ -651,10 +651,10 @@ impl<S: Seam> Volume<S> {
         self.0.shard.recover(records, image)
     }
 
-    /// Makes tombstones of all records past the volume's end durable. The data was given up when the volume was
-    /// attached, so it must not come back when the backing grows, even after a crash.
-    pub(crate) async fn discard_past_end(&self) -> Result<(), RequestError> {
-        self.0.shard.discard_past_end().await
+    /// Appends tombstones of all records past the volume's end. The data was given up when the volume was attached, so
+    /// it must not come back when the backing grows, even after a crash.
+    pub(crate) async fn append_tombstones_past_end(&self) -> Result<(), RequestError> {
+        self.0.shard.append_tombstones_past_end().await
     }
 
     /// Recovers the volume's persisted memory after a kill, before the volume is served. `source` returns the content
