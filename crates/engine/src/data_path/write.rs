@@ -55,7 +55,7 @@ impl<W> SpanWrite<'_, W> {
 impl<S: Seam> Shard<S> {
     /// Writes if no wait is needed. After a failure the waiting call repeats the parts already written to memory.
     pub fn try_write(self: &ShardRef<S>, at: ByteOffset, len_bytes: usize, source: &mut impl WriteSource<S>) -> bool {
-        let has_room = self.has_room_for(at, len_bytes) && self.has_space_for(at, len_bytes as u64);
+        let has_room = self.may_write_undelayed(at, len_bytes) && self.has_space_for(at, len_bytes as u64);
         if len_bytes > IMMEDIATE_WRITE_BLOCKS_MAX * BLOCK_BYTES || !self.defers_writes() || !has_room {
             return false;
         }

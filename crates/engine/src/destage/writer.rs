@@ -64,7 +64,7 @@ pub struct ZeroJob {
 impl<S: Seam> Shard<S> {
     /// Priority of a write to the backing: foreground if a client waits for its blocks, or for destage as such.
     fn priority_of_write(&self, is_awaited: bool) -> Priority {
-        match is_awaited || self.is_destage_awaited(&self.state.borrow()) {
+        match is_awaited || self.client_waits_for_progress(&self.state.borrow()) {
             true => Priority::Foreground,
             false => Priority::Background,
         }

@@ -67,7 +67,7 @@ impl<S: Seam> Shard<S> {
 
     /// Number of dirty blocks above which blocks are spilled.
     fn spill_threshold_blocks(&self) -> u64 {
-        self.last_not_clean_limit_blocks() * u64::from(self.core.spec().spill_percent) / 100
+        self.not_clean_limit_blocks() * u64::from(self.core.spec().spill_percent) / 100
     }
 
     /// True if much dirty data is unlogged: it has to be in the log before blocks can be spilled.
