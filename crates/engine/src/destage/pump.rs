@@ -471,7 +471,7 @@ impl<S: Seam> Shard<S> {
         selection: &Selection,
     ) -> ReloadChoice<S::Block, S::BlockMut> {
         if !selection.includes_spilled_blocks
-            || state.log_tracker.spilled_blocks() == 0
+            || state.log_tracker.spilled_count() == 0
             || self.core.log().is_none_or(|log| log.copies() == 0)
         {
             return ReloadChoice::Nothing;

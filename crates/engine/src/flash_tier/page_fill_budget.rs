@@ -15,8 +15,6 @@ pub struct PageFillBudget {
     /// Number of the second in which `read_bytes` were read.
     current_second: Cell<u64>,
     read_bytes: Cell<u64>,
-    /// A flush that lets the next page fill succeed is running.
-    pub is_flush_running: Cell<bool>,
 }
 
 impl PageFillBudget {

@@ -153,8 +153,8 @@ impl LogTracker {
     }
 
     /// Number of spilled blocks: a record alone holds their newest content.
-    pub fn spilled_blocks(&self) -> u64 {
-        self.record_index.spilled_blocks()
+    pub fn spilled_count(&self) -> u64 {
+        self.record_index.spilled_count()
     }
 
     /// Bytes of memory that the index of spilled blocks takes.
@@ -585,7 +585,7 @@ impl LogTracker {
         let blocks: Vec<BlockNo> = self.entries.keys().copied().filter(|block| is_durable(*block)).collect();
         // A write of the newest content may have failed since, so these records prove nothing about the backing.
         blocks.into_iter().for_each(|block| self.retire_record(block, false));
-        for block in self.record_index.superseded().into_iter().filter(|block| is_durable(*block)) {
+        for block in self.record_index.superseded_blocks().into_iter().filter(|block| is_durable(*block)) {
             let position = self.take_from_index(block);
             self.retirable_positions.extend(position);
         }

@@ -44,19 +44,19 @@ impl<S: Seam> Shard<S> {
         }
         if !self.is_settled() {
             // Content read now may not be durable on the backing. The flush lets the next page fill succeed.
-            self.flush_in_background();
+            self.start_settling_flush();
             return None;
         }
         Some(page)
     }
 
-    /// Flushes the backing in a task, so that content read later is durable there.
-    fn flush_in_background(self: &ShardRef<S>) {
-        if !self.flash_tier.page_fill_budget.is_flush_running.replace(true) {
+    /// Starts a flush of the backing, unless one runs, so that content read later is durable there.
+    fn start_settling_flush(self: &ShardRef<S>) {
+        if !self.flash_tier.is_settling_flush_running.replace(true) {
             let shard = Rc::clone(self);
             self.seam().spawn(async move {
                 shard.flush_if_unsettled().await;
-                shard.flash_tier.page_fill_budget.is_flush_running.set(false);
+                shard.flash_tier.is_settling_flush_running.set(false);
             });
         }
     }
