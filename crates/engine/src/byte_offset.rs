@@ -104,7 +104,7 @@ impl ByteOffset {
 
     /// The index of the byte in its block.
     #[inline]
-    pub fn in_block(self) -> usize {
+    pub fn offset_in_block(self) -> usize {
         (self.0 % BLOCK) as usize
     }
 }
@@ -116,9 +116,12 @@ mod tests {
     #[test]
     fn offset_inside_a_block_lies_between_two_blocks() {
         let at = ByteOffset::of(BlockNo(3)).plus(512);
-        assert_eq!((at.0, at.block(), at.block_at_or_after(), at.in_block()), (12_800, BlockNo(3), BlockNo(4), 512));
+        assert_eq!(
+            (at.0, at.block(), at.block_at_or_after(), at.offset_in_block()),
+            (12_800, BlockNo(3), BlockNo(4), 512)
+        );
         let start = ByteOffset::of(BlockNo(3));
-        assert_eq!((start.block(), start.block_at_or_after(), start.in_block()), (BlockNo(3), BlockNo(3), 0));
+        assert_eq!((start.block(), start.block_at_or_after(), start.offset_in_block()), (BlockNo(3), BlockNo(3), 0));
     }
 
     #[test]

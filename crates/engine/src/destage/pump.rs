@@ -577,7 +577,7 @@ impl<S: Seam> Shard<S> {
         let continues = |block: BlockNo| {
             let (present, next_present) = (present(memory, block), present(memory, block.next()));
             match accepts_sectors {
-                true => present.is_tail() && next_present.is_head(),
+                true => present.is_suffix() && next_present.is_prefix(),
                 false => present == Sectors::ALL && next_present == Sectors::ALL,
             }
         };

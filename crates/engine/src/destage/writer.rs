@@ -180,7 +180,8 @@ impl<S: Seam> Shard<S> {
         });
         let runs: Vec<_> = runs.collect();
         if block_writes.len() > 1 {
-            let is_continued = |pair: &[BlockWrite<S::Block>]| pair[0].present.is_tail() && pair[1].present.is_head();
+            let is_continued =
+                |pair: &[BlockWrite<S::Block>]| pair[0].present.is_suffix() && pair[1].present.is_prefix();
             assert!(block_writes.windows(2).all(is_continued), "the sectors of a run have no gap");
             return self.write_sectors(&runs, priority).await;
         }

@@ -327,7 +327,7 @@ pub fn spans(at: ByteOffset, len_bytes: usize) -> impl Iterator<Item = Span> {
     let mut from = 0;
     std::iter::from_fn(move || {
         let position = at.plus(from as u64);
-        let start = position.in_block();
+        let start = position.offset_in_block();
         let count = (BLOCK_BYTES - start).min(len_bytes - from);
         let span = Span { block: position.block(), offset_in_request: from, offset_in_block: start, len_bytes: count };
         from += count;
