@@ -167,9 +167,9 @@ impl<S: Seam> Shard<S> {
         drop(within(self.seam().sleep(limit), self.mark_undestaged(false)).await);
     }
 
-    /// Before a stop, if several machines may own the backing: appends tombstones of all blocks, and removes the mark
-    /// of the backing. Does nothing if the log has the only copy of a block. After `limit` the records, or the mark,
-    /// may stay.
+    /// Appends tombstones of all blocks and removes the mark of the backing, before a stop. Does nothing if only one
+    /// machine may own the backing, or while records of the volume keep log segments in use. After `limit` the records,
+    /// or the mark, may stay.
     pub async fn clear_log_and_mark_within(self: &ShardRef<S>, limit: Nanos) {
         if self.disk.lineage().is_none() || self.state.borrow().log_tracker.holds_segments() {
             return;

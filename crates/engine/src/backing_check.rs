@@ -252,12 +252,12 @@ impl<S: Seam> Shard<S> {
         self.state.borrow_mut().release_fill_guard(&guard);
     }
 
-    /// Before a stop that leaves dirty data in the log: compares the ring with the backing if the check has not ended
-    /// since the attach. At the next start the ring identifies the backing, and its state in time, to which that dirty
-    /// data belongs. If the volume's backing was replaced, a stale ring would accept the former backing and refuse the
-    /// present one. Only the newest entries are compared, as at a start. No write is in flight, and the caller has
-    /// flushed the backing, so even a block with newer dirty data in the log still has its recorded content on the
-    /// backing.
+    /// Compares the ring with the backing, and drops the pages and the ring's entries if they differ. It runs before a
+    /// stop that leaves dirty data in the log, if the check has not ended since the attach. At the next start the ring
+    /// identifies the backing, and its state in time, to which that dirty data belongs. If the volume's backing was
+    /// replaced, a stale ring would accept the former backing and refuse the present one. Only the newest entries are
+    /// compared, as at a start. No write is in flight, and the caller has flushed the backing, so even a block with
+    /// newer dirty data in the log still has its recorded content on the backing.
     pub async fn verify_recent_writes(self: &ShardRef<S>) {
         let Some(pages) = self.flash_tier.pages.clone() else { return };
         if self.core.map_loaded().is_none() {

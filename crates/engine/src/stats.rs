@@ -118,7 +118,7 @@ pub struct VolumeStats {
     pub backing: Vec<BackingCount>,
     /// Bytes read ahead of sequential streams.
     pub readahead_bytes: u64,
-    /// Time that writers waited because dirty data is at its bound, in microseconds.
+    /// Time that writers were slowed because dirty data was near its limit, in microseconds.
     pub throttled_us: u64,
     /// Latency of reads.
     pub read_latency: LatencyStats,

@@ -292,7 +292,7 @@ impl<S: Seam> Shard<S> {
         if self.must_wake_pump() {
             self.destage_work.notify();
         }
-        self.flush_log_if_due();
+        self.start_log_flush_if_due();
     }
 
     /// Records a write. True if it continues a stream that bypasses the log.

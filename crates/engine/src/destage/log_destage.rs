@@ -74,7 +74,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Starts a round if there is a reason for one and the pause since the last one has ended.
-    pub fn destage_log_if_due(self: &ShardRef<S>) {
+    pub fn start_log_destage_if_due(self: &ShardRef<S>) {
         let (destage, now) = (&self.log_destage, self.seam().now());
         if destage.is_running.get() || now < destage.next_round_at.get() {
             return;

@@ -99,7 +99,7 @@ impl<S: Seam> CoreState<S> {
     /// Reacts to a full log: every shard destages the blocks whose records fill it.
     fn destage_to_free_log(&self) {
         for shard in self.shards() {
-            shard.retire_durable_records();
+            shard.retire_durable_zero_records();
             shard.destage_work.notify();
             let needs_flush = {
                 let state = shard.state.borrow();
@@ -158,7 +158,7 @@ impl<S: Seam> Shard<S> {
             };
             (state.log_flush.last_flush_number, changed, left_out)
         });
-        self.fill_left_out(left_out);
+        self.start_left_out_fills(left_out);
         // Boxed, because the compiler limits the depth of nested futures.
         let result = Box::pin(self.make_durable(&changed)).await;
         let now = self.seam().now();

@@ -36,7 +36,7 @@ impl<S: Seam> Shard<S> {
 
     /// Starts a background flush of the log if memory holds much dirty data, the list of changes is long, changes have
     /// stayed unlogged for long, or destage waits for the record of a zero-range.
-    pub fn flush_log_if_due(self: &ShardRef<S>) {
+    pub fn start_log_flush_if_due(self: &ShardRef<S>) {
         if !self.uses_log() || self.background_flushes.is_log_flush_running.get() {
             return;
         }

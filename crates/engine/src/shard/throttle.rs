@@ -170,8 +170,10 @@ impl<S: Seam> Shard<S> {
     /// True if a client waits for destage as such, and not for a particular block: for a flush, or for space in memory
     /// or in the log.
     pub fn client_waits_for_progress(&self, state: &State) -> bool {
-        let is_log_crowded = self.core.log_pressure_percent() == 100;
-        state.backing_flush.single_flight.is_running() || self.slows_writers(state.not_clean_blocks()) || is_log_crowded
+        let was_log_crowded_at_tick = self.core.log_pressure_percent() == 100;
+        state.backing_flush.single_flight.is_running()
+            || self.slows_writers(state.not_clean_blocks())
+            || was_log_crowded_at_tick
     }
 
     /// Maximum number of blocks that bypass the log.

@@ -21,7 +21,7 @@ use crate::state::Inner;
 
 /// Maximum delay of records that no caller waits for.
 const LAZY_COMMIT_DELAY: Nanos = Nanos::from_secs(1);
-/// From this number of slots with pending records on, a commit starts without a delay.
+/// Number of slots with pending records from which on a commit starts without a delay.
 pub const PENDING_SLOTS_HIGH_WATERMARK: usize = 1_024;
 /// Spare buffers of the journal, so that an exhausted pool blocks no commit: destage waits for commits.
 pub const SPARE_BUFFERS: usize = 4;
@@ -73,7 +73,7 @@ pub async fn wait_durable<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
         if !state.is_ready() {
             return false;
         }
-        state.journal.await_next_commit()
+        state.journal.register_commit_wait()
     };
     start_commit(inner);
     reply.wait().await
