@@ -54,7 +54,7 @@ impl ByteOffset {
 
     /// The number of bytes from `first`, which is not after this offset, to this offset.
     #[inline]
-    pub fn since(self, first: ByteOffset) -> u64 {
+    pub fn distance_from(self, first: ByteOffset) -> u64 {
         self.0 - first.0
     }
 
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!((at.align_down(512), at.align_up(512)), (ByteOffset(512), ByteOffset(1_024)));
         assert!(at.align_up(512).is_aligned(512) && !at.is_aligned(512));
         assert_eq!(at.run(24), at..ByteOffset(1_024));
-        assert_eq!(at.run(24).end.since(at), 24);
+        assert_eq!(at.run(24).end.distance_from(at), 24);
         let last = ByteOffset(u64::MAX);
         assert_eq!((last.checked_plus(0), last.checked_plus(1), last.checked_align_up(2)), (Some(last), None, None));
     }

@@ -206,7 +206,7 @@ impl<S: Seam> Core<S> {
                 continue;
             }
             if let RecoveredContent::Zero { blocks, .. } = &mut record.content {
-                *blocks = (*blocks).min(u32::try_from(first.since(record.address.block)).unwrap_or(u32::MAX));
+                *blocks = (*blocks).min(u32::try_from(first.distance_from(record.address.block)).unwrap_or(u32::MAX));
             }
             kept.push(record);
         }

@@ -25,7 +25,7 @@ const DESTAGE_LIMIT_PERCENTS: [(u64, u64); 4] = [(0, 1), (25, 6), (50, 20), (100
 pub enum Cause {
     /// A client read of data that is not cached.
     ClientRead,
-    /// Write of dirty data, or the flush that makes it durable.
+    /// Write of dirty data, the read that completes a partial block, or the flush that makes written data durable.
     Destage,
     /// Readahead of a stream, or a client's prefetch.
     Readahead,

@@ -54,10 +54,10 @@ impl<S: Seam> Shard<S> {
         } else {
             let (blocks_start, blocks_end) = (ByteOffset::of(blocks.start), ByteOffset::of(blocks.end));
             if at < blocks_start {
-                self.zero_edge(at, blocks_start.since(at), &wait).await?;
+                self.zero_edge(at, blocks_start.distance_from(at), &wait).await?;
             }
             if blocks_end < end {
-                self.zero_edge(blocks_end, end.since(blocks_end), &wait).await?;
+                self.zero_edge(blocks_end, end.distance_from(blocks_end), &wait).await?;
             }
             let mut next = blocks.start;
             while next < blocks.end {

@@ -9,7 +9,7 @@ const PAGE_FILL_BYTES_PER_SECOND: u64 = 25_000_000;
 /// Nanoseconds of a second.
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Fixed one-second rate limit of page fills; counts all reads of the backing.
+/// Fixed one-second rate limit of page fills; reads of whole blocks from the backing count, whatever their cause.
 #[derive(Default)]
 pub struct PageFillBudget {
     /// Number of the second in which `read_bytes` were read.

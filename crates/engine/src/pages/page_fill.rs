@@ -89,7 +89,7 @@ impl<S: Seam> Shard<S> {
             self.counters.add(&self.counters.backing_errors, u64::from(result.is_ok()));
             return result;
         };
-        let indexes = run.start.since(blocks.start) as usize..run.end.since(blocks.start) as usize;
+        let indexes = run.start.distance_from(blocks.start) as usize..run.end.distance_from(blocks.start) as usize;
         let run_content = content[indexes].to_vec();
         self.with_state(|state, memory| {
             for (block, data) in BlockNo::each(&run).zip(&run_content) {

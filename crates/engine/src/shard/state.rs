@@ -610,7 +610,7 @@ impl State {
         }
         let remaining = self.zeroes.in_flight(blocks.clone(), id);
         let end = |start: &BlockNo| self.zeroes.find(*start).map_or(*start, |(_, range)| range.end);
-        if remaining.iter().map(|start| end(start).since(*start)).sum::<u64>() < BlockNo::count(&blocks) {
+        if remaining.iter().map(|start| end(start).distance_from(*start)).sum::<u64>() < BlockNo::count(&blocks) {
             waits.iter().for_each(|wait| wait.mark_replaced());
         }
         let starts = if remaining.is_empty() { vec![blocks.start] } else { remaining };
