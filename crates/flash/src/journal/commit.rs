@@ -67,7 +67,7 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
     }
 }
 
-/// Writes one commit, and one piece of a checkpoint.
+/// Writes one commit. Before it, writes one piece of a checkpoint in progress, or as many as make room for the commit.
 async fn commit_once<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
     begin_checkpoint(inner);
     while inner.pages.borrow().journal.checkpoint.as_ref().is_some_and(|checkpoint| !checkpoint.is_at_end) {
