@@ -20,7 +20,7 @@ pub enum WaitFor {
 }
 
 impl WaitFor {
-    /// What a request with or without the FUA flag waits for.
+    /// The state that a request with or without the FUA flag waits for.
     pub fn of_fua(fua: bool) -> Self {
         if fua { WaitFor::Durable } else { WaitFor::Written }
     }
