@@ -6,8 +6,8 @@ use engine::backing::{BackingOp, Cause};
 use engine::policy::curve::{CurveStats, VolumeCurves};
 use engine::telemetry::LatencyStats;
 use engine::{
-    BackingCount, BucketCounts, DatastoreStats, DatastoreVolumeStats, Episode, FlashStats, LATENCY_BUCKETS,
-    LatencyCounts, Limits, Qos, QosStats, REPORTED_OCTAVES, VolumeProblem, VolumeStats, latency_bucket_end_ns,
+    BACKING_BOUNDS_LOG2, BackingCount, BucketCounts, DatastoreStats, DatastoreVolumeStats, Episode, FlashStats,
+    LATENCY_BUCKET_COUNT, LatencyCounts, Limits, Qos, QosStats, VolumeProblem, VolumeStats, latency_bucket_end_ns,
 };
 use messages::report::{
     AlertKind, BackingRequests, Bucket, Counts, CountsBelow, Curve, DatastoreReport, EpisodeReport, FlashUse,
@@ -101,7 +101,7 @@ fn latency_counts(read: &LatencyStats, write: &LatencyStats) -> LatencyCountsRep
 fn bucket_counts(counts: &BucketCounts) -> Counts {
     let end_us = |bucket| latency_bucket_end_ns(bucket).map_or(f64::INFINITY, |end_ns| end_ns as f64 / 1e3);
     let mut occupied = counts.buckets.iter().copied().peekable();
-    let buckets = (0..LATENCY_BUCKETS).map(|bucket| Bucket {
+    let buckets = (0..LATENCY_BUCKET_COUNT).map(|bucket| Bucket {
         from_us: bucket.checked_sub(1).map_or(0.0, end_us),
         to_us: end_us(bucket),
         count: occupied.next_if(|(occupied, _)| *occupied == bucket).map_or(0, |(_, count)| count),
@@ -110,7 +110,7 @@ fn bucket_counts(counts: &BucketCounts) -> Counts {
 }
 
 fn counts(counts: LatencyCounts) -> Counts {
-    let below = REPORTED_OCTAVES.iter().zip(counts.below);
+    let below = BACKING_BOUNDS_LOG2.iter().zip(counts.below);
     let below = below.map(|(octave, count)| CountsBelow { us: (1u64 << octave) as f64 / 1e3, count }).collect();
     Counts { below, all: counts.all, sum_us: counts.sum_ns as f64 / 1e3 }
 }
@@ -220,7 +220,10 @@ mod tests {
         assert_eq!(bounds, [16.384, 15_728.64, 16_777.216]);
         assert_eq!((counts.read.all, counts.read.sum_us, counts.read_held.sum_us), (2, 16_101.0, 16_000.0));
         assert_eq!(bounds[0], units::LATENCY_US_MIN);
-        assert_eq!(latency_bucket_end_ns(LATENCY_BUCKETS - 2).map(|ns| ns as f64 / 1e3), Some(units::LATENCY_US_MAX));
+        assert_eq!(
+            latency_bucket_end_ns(LATENCY_BUCKET_COUNT - 2).map(|ns| ns as f64 / 1e3),
+            Some(units::LATENCY_US_MAX)
+        );
         let quantiles = LatencyReport::of(&counts);
         assert_eq!((quantiles.read.p50, quantiles.read.p99), (16.384, 16_777.216));
         assert_eq!(quantiles.read_service.map(|service| service.p99), Some(106.496));

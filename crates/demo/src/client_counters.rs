@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use engine::Histogram;
+use engine::FineLatencyHistogram;
 use lab::scenario::test_bed::FAST_WRITE;
 use seam::Nanos;
 
@@ -10,9 +10,9 @@ use seam::Nanos;
 #[derive(Default)]
 pub struct ClientCounters {
     /// Latencies of reads.
-    pub reads: Histogram,
+    pub reads: FineLatencyHistogram,
     /// Latencies of writes.
-    pub writes: Histogram,
+    pub writes: FineLatencyHistogram,
     /// Writes that did not wait for the storage.
     pub fast_writes: u64,
     /// Requests of an earlier phase; they are counted nowhere else.

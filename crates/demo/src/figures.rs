@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use engine::Histogram;
+use engine::FineLatencyHistogram;
 
 use super::client_counters::ClientCounters;
 
@@ -85,7 +85,7 @@ impl Figures {
     }
 }
 
-fn latency(histogram: &Histogram) -> Latency {
+fn latency(histogram: &FineLatencyHistogram) -> Latency {
     let (counts, summary) = (histogram.counts(), histogram.summary());
     let mean = counts.sum_ns as f64 / 1e3 / counts.all.max(1) as f64;
     Latency { mean, p50: summary.p50_us, p99: summary.p99_us }

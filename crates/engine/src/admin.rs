@@ -74,7 +74,7 @@ impl<S: Seam> Shard<S> {
         let state = self.state.borrow();
         let zeroes = state.zeroes.len() as u64;
         let has_only_zeroes =
-            zeroes > 0 && state.not_clean_blocks() == zeroes && state.log_tracker.spilled_blocks() == 0;
+            zeroes > 0 && state.not_clean_blocks() == zeroes && state.log_tracker.spilled_count() == 0;
         has_only_zeroes && self.lacks_evidence()
     }
 
@@ -167,9 +167,9 @@ impl<S: Seam> Shard<S> {
         drop(within(self.seam().sleep(limit), self.mark_undestaged(false)).await);
     }
 
-    /// Before a stop, if several machines may own the backing: appends tombstones of all blocks, and removes the mark
-    /// of the backing. Does nothing if the log has the only copy of a block. After `limit` the records, or the mark,
-    /// may stay.
+    /// Appends tombstones of all blocks and removes the mark of the backing, before a stop. Does nothing if only one
+    /// machine may own the backing, or while records of the volume keep log segments in use. After `limit` the records,
+    /// or the mark, may stay.
     pub async fn clear_log_and_mark_within(self: &ShardRef<S>, limit: Nanos) {
         if self.disk.lineage().is_none() || self.state.borrow().log_tracker.holds_segments() {
             return;
@@ -216,7 +216,7 @@ impl<S: Seam> Shard<S> {
     pub async fn drop_cached_data(self: &ShardRef<S>, discard_dirty: bool) -> Result<u64, RequestError> {
         let refuse_dirty = || {
             let state = self.state.borrow();
-            let dirty = state.not_clean_blocks() + state.log_tracker.spilled_blocks();
+            let dirty = state.not_clean_blocks() + state.log_tracker.spilled_count();
             if dirty > 0 && !discard_dirty { Err(RequestError::Dirty(dirty * BLOCK_BYTES as u64)) } else { Ok(()) }
         };
         refuse_dirty()?;

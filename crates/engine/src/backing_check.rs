@@ -1,11 +1,12 @@
-//! Detects a backing that changed while the volume was not attached. Pages from before the attach are compared with the
-//! backing before they serve reads.
+//! Detects a backing that changed while the volume was not attached. Pages from before the attach serve reads only
+//! after a sample of them matches the backing.
 //!
 //! Two samples are compared. One is the ring of recent writes: the blocks destaged last, up to 256, by their checksums.
-//! The other is at least 1,200 blocks (`CoreSpec::flash_check_blocks`), spread evenly over the cached pages. If a part
-//! *p* of the cached blocks has changed at random places, the check misses the change with probability (1 - *p*)^1200.
-//! For 1 % that is once in 170,000 times, for 0.1 % three times in ten. A changed run of cached pages is always found
-//! if it is longer than a 1200th of all cached pages, the distance between two compared pages.
+//! The other is about 1,200 blocks by default (`CoreSpec::flash_check_blocks`), or all if there are fewer, spread
+//! evenly over the cached pages. If a part *p* of the cached blocks has changed at random places, the check misses the
+//! change with probability (1 - *p*)^1200. For 1 % that is once in 170,000 times, for 0.1 % three times in ten. A
+//! changed run of cached pages is always found if it is longer than a 1200th of all cached pages, the distance between
+//! two compared pages.
 //!
 //! Entries of the ring are *unproven* if their region was dirty at a crash, and are dropped if the backing has changed.
 //! Their blocks are read from the backing and entered again with their present content, so that the next start can
@@ -66,19 +67,29 @@ impl Candidate {
     }
 }
 
+/// The items that the tasks of [`Shard::for_each_concurrently`] handle.
+struct SharedItems<T, H> {
+    items: Vec<T>,
+    handle: H,
+    /// Index of the next item that no task has taken.
+    next_index: Cell<usize>,
+    running_tasks: Cell<usize>,
+    task_ended: Signal,
+}
+
 /// Starts the background tasks of a volume's pages after the attach.
-pub fn start<S: Seam>(shard: &ShardRef<S>) {
+pub fn start_page_tasks<S: Seam>(shard: &ShardRef<S>) {
     if shard.flash_tier.pages.is_some() {
         shard.restart_pinning();
         let shard = Rc::downgrade(shard);
         if let Some(strong) = shard.upgrade() {
-            strong.seam().clone().spawn(check(shard));
+            strong.seam().clone().spawn(check_backing(shard));
         }
     }
 }
 
 /// Compares the pages with the backing, and then admits or drops them; ends with the volume.
-async fn check<S: Seam>(shard: Weak<Shard<S>>) {
+async fn check_backing<S: Seam>(shard: Weak<Shard<S>>) {
     let Some(core) = shard.upgrade().map(|shard| Rc::clone(&shard.core)) else { return };
     core.wait_for_map().await;
     let recorded_blocks = shard.upgrade().map(|shard| shard.recent_write_blocks()).unwrap_or_default();
@@ -165,20 +176,25 @@ impl<S: Seam> Shard<S> {
         items: Vec<T>,
         handle: impl AsyncFn(&ShardRef<S>, T) + 'static,
     ) {
-        let shared = Rc::new((items, handle, Cell::new(0), Cell::new(CONCURRENT_COMPARISONS_MAX), Signal::default()));
+        let shared = Rc::new(SharedItems {
+            items,
+            handle,
+            next_index: Cell::new(0),
+            running_tasks: Cell::new(CONCURRENT_COMPARISONS_MAX),
+            task_ended: Signal::default(),
+        });
         for _ in 0..CONCURRENT_COMPARISONS_MAX {
             let (shard, shared) = (Rc::clone(self), Rc::clone(&shared));
             self.seam().spawn(async move {
-                let (items, handle, next, running, finished) = &*shared;
-                while next.get() < items.len() {
-                    handle(&shard, items[next.replace(next.get() + 1)]).await;
+                let next = &shared.next_index;
+                while next.get() < shared.items.len() {
+                    (shared.handle)(&shard, shared.items[next.replace(next.get() + 1)]).await;
                 }
-                running.set(running.get() - 1);
-                finished.notify();
+                shared.running_tasks.update(|running| running - 1);
+                shared.task_ended.notify();
             });
         }
-        let (_, _, _, running, finished) = &*shared;
-        finished.wait_for(|| (running.get() == 0).then_some(())).await;
+        shared.task_ended.wait_for(|| (shared.running_tasks.get() == 0).then_some(())).await;
     }
 
     /// Blocks in the ring of recent writes, proven and unproven.
@@ -236,10 +252,11 @@ impl<S: Seam> Shard<S> {
         self.state.borrow_mut().release_fill_guard(&guard);
     }
 
-    /// Before a stop that leaves dirty data in the log: compares the ring with the backing if the check has not ended
-    /// since the attach. At the next start the ring identifies the backing, and its state in time, to which that dirty
-    /// data belongs. A ring left from a former backing would make the former one pass instead. Only the newest entries
-    /// are compared, as at a start. No write is in flight, and the caller has flushed the backing, so even a block with
+    /// Compares the ring with the backing, and drops the pages and the ring's entries if they differ. It runs before a
+    /// stop that leaves dirty data in the log, if the check has not ended since the attach. At the next start the ring
+    /// identifies the backing, and its state in time, to which that dirty data belongs. If the volume's backing was
+    /// replaced, a stale ring would accept the former backing and refuse the present one. Only the newest entries are
+    /// compared, as at a start. No write is in flight, and the caller has flushed the backing, so even a block with
     /// newer dirty data in the log still has its recorded content on the backing.
     pub async fn verify_recent_writes(self: &ShardRef<S>) {
         let Some(pages) = self.flash_tier.pages.clone() else { return };

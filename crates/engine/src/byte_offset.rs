@@ -54,7 +54,7 @@ impl ByteOffset {
 
     /// The number of bytes from `first`, which is not after this offset, to this offset.
     #[inline]
-    pub fn since(self, first: ByteOffset) -> u64 {
+    pub fn distance_from(self, first: ByteOffset) -> u64 {
         self.0 - first.0
     }
 
@@ -104,7 +104,7 @@ impl ByteOffset {
 
     /// The index of the byte in its block.
     #[inline]
-    pub fn in_block(self) -> usize {
+    pub fn offset_in_block(self) -> usize {
         (self.0 % BLOCK) as usize
     }
 }
@@ -116,9 +116,12 @@ mod tests {
     #[test]
     fn offset_inside_a_block_lies_between_two_blocks() {
         let at = ByteOffset::of(BlockNo(3)).plus(512);
-        assert_eq!((at.0, at.block(), at.block_at_or_after(), at.in_block()), (12_800, BlockNo(3), BlockNo(4), 512));
+        assert_eq!(
+            (at.0, at.block(), at.block_at_or_after(), at.offset_in_block()),
+            (12_800, BlockNo(3), BlockNo(4), 512)
+        );
         let start = ByteOffset::of(BlockNo(3));
-        assert_eq!((start.block(), start.block_at_or_after(), start.in_block()), (BlockNo(3), BlockNo(3), 0));
+        assert_eq!((start.block(), start.block_at_or_after(), start.offset_in_block()), (BlockNo(3), BlockNo(3), 0));
     }
 
     #[test]
@@ -127,7 +130,7 @@ mod tests {
         assert_eq!((at.align_down(512), at.align_up(512)), (ByteOffset(512), ByteOffset(1_024)));
         assert!(at.align_up(512).is_aligned(512) && !at.is_aligned(512));
         assert_eq!(at.run(24), at..ByteOffset(1_024));
-        assert_eq!(at.run(24).end.since(at), 24);
+        assert_eq!(at.run(24).end.distance_from(at), 24);
         let last = ByteOffset(u64::MAX);
         assert_eq!((last.checked_plus(0), last.checked_plus(1), last.checked_align_up(2)), (Some(last), None, None));
     }

@@ -206,7 +206,7 @@ impl<S: Seam> Core<S> {
                 continue;
             }
             if let RecoveredContent::Zero { blocks, .. } = &mut record.content {
-                *blocks = (*blocks).min(u32::try_from(first.since(record.address.block)).unwrap_or(u32::MAX));
+                *blocks = (*blocks).min(u32::try_from(first.distance_from(record.address.block)).unwrap_or(u32::MAX));
             }
             kept.push(record);
         }
@@ -289,7 +289,7 @@ impl<S: Seam> Core<S> {
         self.0.partially_recovered.borrow_mut().insert(volume.spec().volume_id);
         let has_records_past_end = volume.recover(&self.0.unclaimed_records.borrow()[own_range], image);
         if has_records_past_end {
-            volume.discard_past_end().await.map_err(|error| {
+            volume.append_tombstones_past_end().await.map_err(|error| {
                 self.abandon_recovery(&volume);
                 AttachError::Recovery(volume.name().to_owned(), error)
             })?;

@@ -8,7 +8,7 @@ use seam::{DiskError, Seam};
 use crate::RequestError;
 use crate::memory::zeroes::ZeroState;
 use crate::pages::BackingFlushResult;
-use crate::shard::write_wait::WriteWait;
+use crate::shard::write_wait::{WaitFor, WriteWait};
 use crate::shard::{Shard, ShardRef};
 
 impl<S: Seam> Shard<S> {
@@ -32,7 +32,7 @@ impl<S: Seam> Shard<S> {
 
     /// Makes all present zero-ranges durable on the backing, with few other blocks.
     pub async fn flush_zeroes(self: &ShardRef<S>) -> Result<(), RequestError> {
-        let losses = self.state.borrow().backing_losses;
+        let backing_losses = self.state.borrow().backing_losses;
         loop {
             let wait = Rc::new(WriteWait::default());
             let operations = self.with_state(|state, _| {
@@ -46,14 +46,14 @@ impl<S: Seam> Shard<S> {
                 });
                 sent.collect::<Vec<_>>()
             });
-            self.wait_until_written(Some(wait), false, losses).await?;
+            self.wait_until_written(Some(wait), WaitFor::Written, backing_losses).await?;
             if operations.is_empty() {
                 break;
             }
             // A range whose write fails is dirty again, and is waited for in the next round.
             self.wait_for_operations(operations).await;
         }
-        self.flush_backing_or_rewrite(losses).await
+        self.flush_backing_or_rewrite(backing_losses).await
     }
 
     /// Closes the current epoch and makes all closed epochs durable on the backing.
@@ -92,8 +92,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Makes a FUA write durable whose blocks are on the backing. If the backing has lost data since (`backing_losses`
-    /// has changed), that is dirty again and has to be written anew.
+    /// Flushes the backing, so that completed writes are durable. If the backing has lost data since the caller read
+    /// `backing_losses`, that data is dirty again, and a full flush writes it anew.
     pub async fn flush_backing_or_rewrite(self: &ShardRef<S>, backing_losses: u64) -> Result<(), RequestError> {
         if self.state.borrow().backing_losses != backing_losses {
             return self.flush_all().await;
@@ -105,12 +105,12 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Waits until the blocks of `wait` are on the backing, and durable there if `fua`. `backing_losses`: the backing's
-    /// count of losses before any of the blocks was sent.
+    /// Waits until the blocks of `wait` have the state `wait_for` on the backing. `backing_losses`: the number of
+    /// losses of the backing before any of the blocks was sent.
     pub async fn wait_until_written(
         self: &ShardRef<S>,
         wait: Option<Rc<WriteWait>>,
-        fua: bool,
+        wait_for: WaitFor,
         backing_losses: u64,
     ) -> Result<(), RequestError> {
         let Some(wait) = wait else { return Ok(()) };
@@ -118,7 +118,7 @@ impl<S: Seam> Shard<S> {
         wait.wait_for_all().await?;
         if wait.was_replaced() {
             self.flush_all().await?;
-        } else if fua {
+        } else if wait_for == WaitFor::Durable {
             self.flush_backing_or_rewrite(backing_losses).await?;
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! Latency histograms with eight buckets an octave, so that a percentile is at most an eighth too high. [`Histogram`]
-//! resolves all latencies, for measurements of load generators. [`LatencyHistogram`] has the [latency
-//! buckets](LATENCY_BUCKETS), in which latencies of client requests are reported. [`OctaveCounts`] counts requests to
-//! backings in a few wide buckets.
+//! Latency histograms with eight buckets an octave, so that a percentile is at most an eighth too high.
+//! [`FineLatencyHistogram`] resolves all latencies, for measurements of load generators. [`LatencyHistogram`] has the
+//! [latency buckets](LATENCY_BUCKET_COUNT), in which latencies of client requests are reported. [`OctaveCounts`] counts
+//! requests to backings in a few wide buckets.
 
 use std::cell::Cell;
 
@@ -11,39 +11,39 @@ use crate::{LatencyCounts, LatencySummary};
 
 /// Buckets in an octave.
 const BUCKETS_PER_OCTAVE: usize = 8;
-/// Octaves of a [`Histogram`].
+/// Octaves of a [`FineLatencyHistogram`].
 const OCTAVES: usize = 40;
-/// Buckets of a [`Histogram`].
+/// Buckets of a [`FineLatencyHistogram`].
 const BUCKETS: usize = BUCKETS_PER_OCTAVE * OCTAVES;
 
 /// Upper bounds of the buckets in which latencies of requests to backings are reported, in powers of two of a
 /// nanosecond: 16 us, 66 us, 262 us, 1.05 ms, each octave to 34 ms, 134 ms and 1.07 s. They are whole octaves, so that
 /// the reported counts are exact.
-pub const REPORTED_OCTAVES: [u32; 11] = [14, 16, 18, 20, 21, 22, 23, 24, 25, 27, 30];
+pub const BACKING_BOUNDS_LOG2: [u32; 11] = [14, 16, 18, 20, 21, 22, 23, 24, 25, 27, 30];
 
-/// The first [latency bucket](LATENCY_BUCKETS) ends at 2 to this power of a nanosecond: 16.4 us.
+/// The first [latency bucket](LATENCY_BUCKET_COUNT) ends at 2 to this power of a nanosecond: 16.4 us.
 const FIRST_END_OCTAVE: usize = 14;
 /// The last one begins at 2 to this power of a nanosecond: 34.4 s.
 const LAST_START_OCTAVE: usize = 35;
-/// Bucket of a [`Histogram`] that ends where the first latency bucket does.
+/// Bucket of a [`FineLatencyHistogram`] that ends where the first latency bucket does.
 const FIRST_FINE_BUCKET: usize = FIRST_END_OCTAVE * BUCKETS_PER_OCTAVE - 1;
 
 /// Number of latency buckets, in which the latencies of client requests are counted, reported and stored: one below
 /// 16.4 us, eight an octave up to 34.4 s, and one above.
-pub const LATENCY_BUCKETS: usize = (LAST_START_OCTAVE - FIRST_END_OCTAVE) * BUCKETS_PER_OCTAVE + 2;
+pub const LATENCY_BUCKET_COUNT: usize = (LAST_START_OCTAVE - FIRST_END_OCTAVE) * BUCKETS_PER_OCTAVE + 2;
 
 /// Upper end of a latency bucket in nanoseconds, which latencies of the bucket do not reach; `None` for the last one.
 pub fn latency_bucket_end_ns(bucket: usize) -> Option<u64> {
-    assert!(bucket < LATENCY_BUCKETS, "bucket {bucket} of {LATENCY_BUCKETS}");
-    (bucket < LATENCY_BUCKETS - 1).then(|| bucket_end_ns(FIRST_FINE_BUCKET + bucket))
+    assert!(bucket < LATENCY_BUCKET_COUNT, "bucket {bucket} of {LATENCY_BUCKET_COUNT}");
+    (bucket < LATENCY_BUCKET_COUNT - 1).then(|| bucket_end_ns(FIRST_FINE_BUCKET + bucket))
 }
 
 /// The latency bucket of a latency in nanoseconds.
 fn latency_bucket_of(ns: u64) -> usize {
-    bucket_of(ns).saturating_sub(FIRST_FINE_BUCKET).min(LATENCY_BUCKETS - 1)
+    bucket_of(ns).saturating_sub(FIRST_FINE_BUCKET).min(LATENCY_BUCKET_COUNT - 1)
 }
 
-/// Number of requests by [latency bucket](LATENCY_BUCKETS). Empty buckets are left out.
+/// Number of requests by [latency bucket](LATENCY_BUCKET_COUNT). Empty buckets are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BucketCounts {
     /// Bucket and number of requests, by rising bucket.
@@ -59,7 +59,7 @@ impl BucketCounts {
     }
 }
 
-/// A histogram of [latency buckets](LATENCY_BUCKETS).
+/// A histogram of [latency buckets](LATENCY_BUCKET_COUNT).
 pub struct LatencyHistogram {
     buckets: Vec<Cell<u64>>,
     sum_ns: Cell<u64>,
@@ -67,7 +67,7 @@ pub struct LatencyHistogram {
 
 impl Default for LatencyHistogram {
     fn default() -> Self {
-        LatencyHistogram { buckets: vec![Cell::new(0); LATENCY_BUCKETS], sum_ns: Cell::new(0) }
+        LatencyHistogram { buckets: vec![Cell::new(0); LATENCY_BUCKET_COUNT], sum_ns: Cell::new(0) }
     }
 }
 
@@ -109,18 +109,18 @@ impl LatencyHistogram {
 }
 
 /// Counts of latencies from a nanosecond to a quarter of an hour.
-pub struct Histogram {
+pub struct FineLatencyHistogram {
     buckets: Vec<Cell<u64>>,
     sum_ns: Cell<u64>,
 }
 
-impl Default for Histogram {
+impl Default for FineLatencyHistogram {
     fn default() -> Self {
-        Histogram { buckets: vec![Cell::new(0); BUCKETS], sum_ns: Cell::new(0) }
+        FineLatencyHistogram { buckets: vec![Cell::new(0); BUCKETS], sum_ns: Cell::new(0) }
     }
 }
 
-impl Histogram {
+impl FineLatencyHistogram {
     /// Counts one latency.
     pub fn add(&self, latency: Nanos) {
         let bucket = &self.buckets[bucket_of(latency.0)];
@@ -129,20 +129,20 @@ impl Histogram {
     }
 
     /// Adds the counts of another histogram.
-    pub fn add_all(&self, other: &Histogram) {
+    pub fn add_all(&self, other: &FineLatencyHistogram) {
         for (bucket, more) in self.buckets.iter().zip(&other.buckets) {
             bucket.set(bucket.get() + more.get());
         }
         self.sum_ns.set(self.sum_ns.get().saturating_add(other.sum_ns.get()));
     }
 
-    /// Counts of latencies below each of [`REPORTED_OCTAVES`], and of all.
+    /// Counts of latencies below each of [`BACKING_BOUNDS_LOG2`], and of all.
     pub fn counts(&self) -> LatencyCounts {
         let mut counts = LatencyCounts { sum_ns: self.sum_ns.get(), ..LatencyCounts::default() };
         let sum = |buckets: &[Cell<u64>]| buckets.iter().map(Cell::get).sum::<u64>();
         let mut from = 0;
-        for (below, octave) in counts.below.iter_mut().zip(REPORTED_OCTAVES) {
-            let end = octave as usize * BUCKETS_PER_OCTAVE;
+        for (below, bound_log2) in counts.below.iter_mut().zip(BACKING_BOUNDS_LOG2) {
+            let end = bound_log2 as usize * BUCKETS_PER_OCTAVE;
             counts.all += sum(&self.buckets[from..end]);
             (*below, from) = (counts.all, end);
         }
@@ -167,7 +167,7 @@ impl Histogram {
     }
 }
 
-/// The bucket of a latency in a [`Histogram`].
+/// The bucket of a latency in a [`FineLatencyHistogram`].
 fn bucket_of(ns: u64) -> usize {
     let ns = ns.max(1);
     let octave = ns.ilog2() as usize;
@@ -175,38 +175,38 @@ fn bucket_of(ns: u64) -> usize {
     (octave * BUCKETS_PER_OCTAVE + step as usize).min(BUCKETS - 1)
 }
 
-/// Upper end of a bucket of a [`Histogram`], in nanoseconds.
+/// Upper end of a bucket of a [`FineLatencyHistogram`], in nanoseconds.
 fn bucket_end_ns(bucket: usize) -> u64 {
     let (octave, step) = (bucket / BUCKETS_PER_OCTAVE, (bucket % BUCKETS_PER_OCTAVE) as u64);
     ((9 + step) << octave) >> 3
 }
 
-/// A histogram with the bounds of [`REPORTED_OCTAVES`] only: a twentieth of a [`Histogram`]'s memory, but no
-/// percentiles.
+/// A histogram with the bounds of [`BACKING_BOUNDS_LOG2`] only: a twentieth of a [`FineLatencyHistogram`]'s memory, but
+/// no percentiles.
 #[derive(Default)]
 pub struct OctaveCounts {
     /// Counts between each bound and the one before it; the last count is of latencies past all bounds.
-    between: [Cell<u64>; REPORTED_OCTAVES.len() + 1],
+    between: [Cell<u64>; BACKING_BOUNDS_LOG2.len() + 1],
     sum_ns: Cell<u64>,
 }
 
 impl OctaveCounts {
     /// Counts one latency.
     pub fn add(&self, latency: Nanos) {
-        let octave_index =
-            REPORTED_OCTAVES.iter().position(|octave| latency.0 < 1 << octave).unwrap_or(REPORTED_OCTAVES.len());
-        self.between[octave_index].set(self.between[octave_index].get() + 1);
+        let is_below = |bound_log2: &u32| latency.0 < 1 << bound_log2;
+        let index = BACKING_BOUNDS_LOG2.iter().position(is_below).unwrap_or(BACKING_BOUNDS_LOG2.len());
+        self.between[index].set(self.between[index].get() + 1);
         self.sum_ns.set(self.sum_ns.get().saturating_add(latency.0));
     }
 
-    /// Counts of latencies below each of [`REPORTED_OCTAVES`], and of all.
+    /// Counts of latencies below each of [`BACKING_BOUNDS_LOG2`], and of all.
     pub fn counts(&self) -> LatencyCounts {
         let mut counts = LatencyCounts { sum_ns: self.sum_ns.get(), ..LatencyCounts::default() };
         for (below, between) in counts.below.iter_mut().zip(&self.between) {
             counts.all += between.get();
             *below = counts.all;
         }
-        counts.all += self.between[REPORTED_OCTAVES.len()].get();
+        counts.all += self.between[BACKING_BOUNDS_LOG2.len()].get();
         counts
     }
 }
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_within_an_eighth() {
-        let histogram = Histogram::default();
+        let histogram = FineLatencyHistogram::default();
         for us in 1..=1000u64 {
             histogram.add(Nanos::from_micros(us));
         }
@@ -225,27 +225,30 @@ mod tests {
         for (measured, truth) in [(summary.p50_us, 500.0), (summary.p99_us, 990.0), (summary.p999_us, 999.0)] {
             assert!(measured >= truth && measured <= truth * 1.13, "{measured} for {truth}");
         }
-        assert_eq!(Histogram::default().summary(), LatencySummary::default());
+        assert_eq!(FineLatencyHistogram::default().summary(), LatencySummary::default());
     }
 
     #[test]
-    fn layout_is_gapless_from_16_us_to_34_s() {
-        let ends: Vec<u64> = (0..LATENCY_BUCKETS).filter_map(latency_bucket_end_ns).collect();
-        assert_eq!((ends.len(), ends.first(), ends.last()), (LATENCY_BUCKETS - 1, Some(&(1 << 14)), Some(&(1 << 35))));
+    fn latency_buckets_are_gapless_from_16_us_to_34_s() {
+        let ends: Vec<u64> = (0..LATENCY_BUCKET_COUNT).filter_map(latency_bucket_end_ns).collect();
+        assert_eq!(
+            (ends.len(), ends.first(), ends.last()),
+            (LATENCY_BUCKET_COUNT - 1, Some(&(1 << 14)), Some(&(1 << 35)))
+        );
         for (bucket, end) in ends.iter().enumerate() {
             assert_eq!((latency_bucket_of(end - 1), latency_bucket_of(*end)), (bucket, bucket + 1), "end {end} ns");
         }
         for pair in ends.windows(2) {
             assert!(pair[0] < pair[1] && pair[1] - pair[0] <= pair[0] / 8, "{pair:?}");
         }
-        assert_eq!((latency_bucket_of(0), latency_bucket_of(u64::MAX)), (0, LATENCY_BUCKETS - 1));
-        for octave in REPORTED_OCTAVES {
-            assert!(ends.contains(&(1 << octave)), "2^{octave} ns is a bound of the backings' histograms only");
+        assert_eq!((latency_bucket_of(0), latency_bucket_of(u64::MAX)), (0, LATENCY_BUCKET_COUNT - 1));
+        for bound_log2 in BACKING_BOUNDS_LOG2 {
+            assert!(ends.contains(&(1 << bound_log2)), "2^{bound_log2} ns is a bound of the backings' histograms only");
         }
     }
 
     #[test]
-    fn layout_histogram_lists_occupied_buckets() {
+    fn latency_histogram_lists_occupied_buckets() {
         let (whole, part) = (LatencyHistogram::default(), LatencyHistogram::default());
         whole.add_times(Nanos::from_micros(1), 3);
         part.add(Nanos::from_micros(20));
@@ -257,13 +260,13 @@ mod tests {
 
     #[test]
     fn reported_counts_are_exact() {
-        let (histogram, octaves) = (Histogram::default(), OctaveCounts::default());
+        let (histogram, octaves) = (FineLatencyHistogram::default(), OctaveCounts::default());
         let latencies = [1, (1 << 14) - 1, 1 << 14, (1 << 22) - 1, 1 << 22, 1 << 40];
         latencies.iter().for_each(|ns| histogram.add(Nanos(*ns)));
         latencies.iter().for_each(|ns| octaves.add(Nanos(*ns)));
         let counts = histogram.counts();
         assert_eq!(octaves.counts(), counts);
-        for (below, octave) in counts.below.iter().zip(REPORTED_OCTAVES) {
+        for (below, octave) in counts.below.iter().zip(BACKING_BOUNDS_LOG2) {
             assert_eq!(*below, latencies.iter().filter(|ns| **ns < 1 << octave).count() as u64, "below 2^{octave} ns");
         }
         assert_eq!((counts.all, counts.sum_ns), (6, latencies.iter().sum()));

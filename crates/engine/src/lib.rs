@@ -59,7 +59,9 @@ pub use backing::{AnyDisk, Backing, DatastoreStats, DatastoreVolumeStats, Episod
 pub use byte_offset::ByteOffset;
 pub use core::{AttachError, Core};
 pub use flash::{BlockNo, PAGE_BLOCKS, PageAmount, PageNo, QuotaError, VolumeId};
-pub use histogram::{BucketCounts, Histogram, LATENCY_BUCKETS, REPORTED_OCTAVES, latency_bucket_end_ns};
+pub use histogram::{
+    BACKING_BOUNDS_LOG2, BucketCounts, FineLatencyHistogram, LATENCY_BUCKET_COUNT, latency_bucket_end_ns,
+};
 pub use memory::{PREFETCHED_ENTRIES_MAX, pool_bytes_for};
 pub use qos::{Limits, Threshold};
 pub use request::{OwnedBlocks, RequestError, WriteFlags, WriteSource, ZeroFlags};

@@ -96,7 +96,7 @@ pub struct CoreSpec {
     pub admission: AdmissionRule,
     /// Bytes that promotion may write to flash in a day (`flash.endurance_dwpd` times its size); 0: no limit.
     pub flash_bytes_a_day: u64,
-    /// Dirty blocks from which on blocks are spilled to the flash log, in percent of the volume's bound.
+    /// Dirty blocks from which on blocks are spilled to the flash log, in percent of the volume's limit.
     pub spill_percent: u32,
     /// Number of blocks, spread over a volume's pages, that are compared with its backing on attach. 0: no comparison,
     /// not even of the blocks destaged last; only safe if nothing else writes to the backing.
@@ -125,9 +125,9 @@ pub enum AdmissionRule {
 pub struct FlashQuota {
     /// Whether the volume uses flash at all (`flash = true`).
     pub is_enabled: bool,
-    /// Up to this amount, its pages are not evicted for other volumes.
+    /// Amount up to which its pages are not evicted for other volumes.
     pub min: PageAmount,
-    /// From this amount on, a new page replaces one of the volume's own.
+    /// Amount from which on a new page replaces one of the volume's own.
     pub max: Option<PageAmount>,
     /// Pinned pages, as sorted and disjoint ranges.
     pub pinned: Vec<Range<PageNo>>,

@@ -6,7 +6,7 @@ use std::fmt;
 use seam::{DiskError, Nanos};
 
 use crate::backing::{BackingOp, Cause};
-use crate::histogram::{OctaveCounts, REPORTED_OCTAVES};
+use crate::histogram::{BACKING_BOUNDS_LOG2, OctaveCounts};
 use crate::telemetry::{LatencyStats, RequestLatency};
 
 /// Latency of one kind of request, in microseconds.
@@ -23,8 +23,8 @@ pub struct LatencySummary {
 /// Latency distribution of one kind of request to a backing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyCounts {
-    /// Requests faster than 2 to the power of each of [`REPORTED_OCTAVES`] nanoseconds.
-    pub below: [u64; REPORTED_OCTAVES.len()],
+    /// Requests faster than 2 to the power of each of [`BACKING_BOUNDS_LOG2`] nanoseconds.
+    pub below: [u64; BACKING_BOUNDS_LOG2.len()],
     /// All requests.
     pub all: u64,
     /// Sum of their latencies, in nanoseconds.
@@ -118,7 +118,7 @@ pub struct VolumeStats {
     pub backing: Vec<BackingCount>,
     /// Bytes read ahead of sequential streams.
     pub readahead_bytes: u64,
-    /// Time that writers waited because dirty data is at its bound, in microseconds.
+    /// Time that writers were slowed because dirty data was near its limit, in microseconds.
     pub throttled_us: u64,
     /// Latency of reads.
     pub read_latency: LatencyStats,

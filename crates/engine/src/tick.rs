@@ -34,13 +34,13 @@ impl<S: Seam> CoreState<S> {
                 for shard in core_state.shards() {
                     shard.tick_throttle();
                     if core_state.log_pressure_percent() == 100 {
-                        shard.retire_durable_records();
+                        shard.retire_durable_zero_records();
                     }
                     if let Some(since) = core_state.oldest_segment_since() {
                         shard.state.borrow_mut().limit_spilled_age(since);
                     }
-                    shard.flush_log_if_due();
-                    shard.destage_log_if_due();
+                    shard.start_log_flush_if_due();
+                    shard.start_log_destage_if_due();
                     if shard.state.borrow().needs_tick() {
                         shard.destage_work.notify();
                         shard.progress.notify();

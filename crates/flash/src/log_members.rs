@@ -76,7 +76,7 @@ pub fn largest_successor<S: Seam>(inner: &Inner<S>, leaving: Option<MemberNo>) -
     largest_page_member(&inner.state.borrow(), leaving).cloned()
 }
 
-/// As [`largest_successor`], in this state.
+/// The largest member that holds only pages and may carry the log, other than `leaving`.
 fn largest_page_member<S: Seam>(state: &State<S>, leaving: Option<MemberNo>) -> Option<&Device<S>> {
     let (superblock, placement) = (&state.superblock, log_placement(state));
     let pages = state.devices.iter().filter(|device| {

@@ -209,7 +209,7 @@ impl ZeroRange {
         }
         let mut first = self.first;
         while first.offset() < end {
-            let count = RUN_BLOCKS.min((self.first.plus(self.blocks).since(first)) as usize);
+            let count = RUN_BLOCKS.min((self.first.plus(self.blocks).distance_from(first)) as usize);
             write_run(backing, first, vec![seam.zero_block(); count]).await?;
             first = first.plus(count as u64);
         }

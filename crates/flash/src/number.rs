@@ -93,7 +93,7 @@ impl SegmentNo {
 
     /// The number of segments from `first`, which is not after this one, to this one.
     #[inline]
-    pub fn since(self, first: SegmentNo) -> u32 {
+    pub fn distance_from(self, first: SegmentNo) -> u32 {
         self.0 - first.0
     }
 
@@ -195,7 +195,7 @@ impl BlockNo {
 
     /// The number of blocks from `first`, which is not after this one, to this one.
     #[inline]
-    pub fn since(self, first: BlockNo) -> u64 {
+    pub fn distance_from(self, first: BlockNo) -> u64 {
         self.0 - first.0
     }
 
@@ -233,7 +233,7 @@ impl BlockNo {
     /// The number of blocks in a range, which does not end before it starts.
     #[inline]
     pub fn count(blocks: &Range<BlockNo>) -> u64 {
-        blocks.end.since(blocks.start)
+        blocks.end.distance_from(blocks.start)
     }
 
     /// The page of the block, and the block's index in it.

@@ -156,7 +156,7 @@ impl Segments {
 
     /// Number of segments reserved for tombstones of whole volumes.
     pub fn tombstone_reserve_segments(&self) -> usize {
-        if self.limit_segment.since(self.first_segment) < RESERVING_SEGMENTS_MIN {
+        if self.limit_segment.distance_from(self.first_segment) < RESERVING_SEGMENTS_MIN {
             0
         } else {
             TOMBSTONE_RESERVE_SEGMENTS

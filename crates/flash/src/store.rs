@@ -31,8 +31,8 @@ use task_sync::{BoxFuture, Reply};
 /// smallest device, it and all older ones are chosen, too.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentChoice {
-    /// Segments that were opened by this time.
-    pub opened_by: Nanos,
+    /// Segments that were opened at this time or before.
+    pub opened_before: Nanos,
     /// The older half of the log, too.
     pub includes_older_half: bool,
     /// Maximum number of live records in all of them; one segment may have more.
@@ -334,7 +334,7 @@ impl<S: Seam> Store<S> {
         // Segments up to this index are chosen whatever their age.
         let older = half.max(state.segments.prefix_len_past_limit());
         let is_old =
-            |(index, segment): &(usize, LogSegment)| *index < older || segment.state.opened_at <= choice.opened_by;
+            |(index, segment): &(usize, LogSegment)| *index < older || segment.state.opened_at <= choice.opened_before;
         let old: Vec<_> = state.segments.chain().enumerate().take_while(is_old).map(|(_, segment)| segment).collect();
         let mut live_records = 0;
         let fits_limit = |segment: &&LogSegment| {

@@ -1,6 +1,6 @@
 //! Latency histograms in the engine's layout: only occupied buckets are kept, and histograms add up.
 
-use engine::{LATENCY_BUCKETS, latency_bucket_end_ns};
+use engine::{LATENCY_BUCKET_COUNT, latency_bucket_end_ns};
 use messages::Counts;
 use messages::report::{Bucket, percentile_us};
 
@@ -106,7 +106,7 @@ impl Latencies {
 
 /// The first bucket of the layout whose upper end meets `condition`. All later buckets meet it as well.
 fn layout_bucket(condition: impl Fn(f64) -> bool) -> usize {
-    let (mut low, mut high) = (0, LATENCY_BUCKETS - 1);
+    let (mut low, mut high) = (0, LATENCY_BUCKET_COUNT - 1);
     while low < high {
         let middle = low.midpoint(high);
         if condition(end_us(middle)) { high = middle } else { low = middle + 1 }
@@ -121,14 +121,14 @@ mod tests {
     #[test]
     fn percentile_survives_merging() {
         let mut quick = Latencies { sum_us: 9_900, counts: vec![(20, 99)] };
-        let slow = Latencies { sum_us: 90_000, counts: vec![(90, 1), (LATENCY_BUCKETS - 1, 1)] };
+        let slow = Latencies { sum_us: 90_000, counts: vec![(90, 1), (LATENCY_BUCKET_COUNT - 1, 1)] };
         assert_eq!(quick.percentile_us(0.5), Some(start_us(20) + (end_us(20) - start_us(20)) * 50.0 / 99.0));
         quick.merge(&slow);
         assert_eq!((quick.count(), quick.sum_us), (101, 99_900));
         assert!(quick.percentile_us(0.98).is_some_and(|us| us <= end_us(20)));
         // The mean of both p99 values would be far above; the true value is the latency of request 100 of 101.
         assert_eq!(quick.percentile_us(0.99), Some(end_us(90)));
-        assert_eq!(quick.percentile_us(1.0), Some(start_us(LATENCY_BUCKETS - 1)));
+        assert_eq!(quick.percentile_us(1.0), Some(start_us(LATENCY_BUCKET_COUNT - 1)));
         assert_eq!(quick.since(&slow).map(|since| since.counts), Some(vec![(20, 99)]));
         assert_eq!((slow.since(&quick), Latencies::default().percentile_us(0.5)), (None, None));
     }
@@ -138,7 +138,7 @@ mod tests {
         let latencies = Latencies { sum_us: 77, counts: vec![(0, 4), (7, 3), (8, 1), (100, 2), (169, 5)] };
         let bucket =
             |bucket| Bucket { from_us: start_us(bucket), to_us: end_us(bucket), count: latencies.count_of(bucket) };
-        let report = Counts::of_buckets((0..LATENCY_BUCKETS).map(bucket), 77.0);
+        let report = Counts::of_buckets((0..LATENCY_BUCKET_COUNT).map(bucket), 77.0);
         assert_eq!(report.below.len(), 7, "{report:?}");
         assert_eq!(Latencies::of_report(&report), Some(latencies));
         assert_eq!(Latencies::of_report(&Counts::default()), None);

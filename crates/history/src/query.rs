@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engine::LATENCY_BUCKETS;
+use engine::LATENCY_BUCKET_COUNT;
 use messages::report::{FigureReport, HistoryReport, LatencyFigures};
 use messages::{ErrorKind, Failure};
 
@@ -209,7 +209,7 @@ fn latency_figures(index: usize, steps: &BTreeMap<u64, Point>) -> LatencyFigures
 /// Buckets in the answer: those that are occupied in a step, the ones below them, whose ends are their lower ends, and
 /// the first and the last one.
 fn reported_buckets<'a>(steps: impl Iterator<Item = &'a Latencies>) -> Vec<usize> {
-    let mut reported = BTreeSet::from([0, LATENCY_BUCKETS - 1]);
+    let mut reported = BTreeSet::from([0, LATENCY_BUCKET_COUNT - 1]);
     for (bucket, _) in steps.flat_map(|latencies| &latencies.counts) {
         reported.extend([bucket.saturating_sub(1), *bucket]);
     }

@@ -15,7 +15,7 @@
 //! In a row of version 1 latencies are a mask of 12 bits, and unless it is 0 the sum, and a count for each bit. Its
 //! buckets end at 2 to the power of [`OCTAVES_V1`] nanoseconds.
 
-use engine::LATENCY_BUCKETS;
+use engine::LATENCY_BUCKET_COUNT;
 use messages::report::Bucket;
 
 use super::latencies::Latencies;
@@ -211,7 +211,7 @@ impl Reader<'_> {
             return self.latencies_v1();
         }
         let occupied = self.varint()? as usize;
-        if occupied > LATENCY_BUCKETS {
+        if occupied > LATENCY_BUCKET_COUNT {
             return Err(RowError::Damaged);
         }
         let sum_us = if occupied > 0 { self.varint()? } else { 0 };
@@ -220,7 +220,7 @@ impl Reader<'_> {
         for index in 0..occupied {
             let step = self.varint()?;
             bucket = step.saturating_add(bucket);
-            if bucket >= LATENCY_BUCKETS as u64 || (index > 0 && step == 0) {
+            if bucket >= LATENCY_BUCKET_COUNT as u64 || (index > 0 && step == 0) {
                 return Err(RowError::Damaged);
             }
             latencies.counts.push((bucket as usize, self.varint()?));

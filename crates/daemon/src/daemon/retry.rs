@@ -71,7 +71,7 @@ impl Daemon {
         }
         let (daemon, of_task) = (Rc::clone(self), name.clone());
         self.volumes.spawn_change(&name, async move {
-            // Nobody watches it.
+            // No client watches the progress.
             let (progress, _) = ProgressSender::new();
             let (config, from_file) = requested;
             let attached = match daemon.destage_log_of_owner(&config, false, &progress).await {

@@ -1,10 +1,11 @@
 //! Dispatch to a backing: every request states its cause, and each cause has a limit of requests in the queue.
 //!
-//! Client reads may fill the queue. Destage may always have at least one request in flight. While clients read the
-//! backing now and then, and little data is dirty, its limit is hardly higher: the next read waits on the disks for all
-//! destage already sent. The limit grows to 6 % of the queue depth at a quarter of the dirty data limit, to 20 % at
-//! half, to 50 % while a client waits for destage, and to 100 % at the dirty data limit or while clients are idle.
-//! Readahead and promotion take at most 25 % each.
+//! Client reads may hold twice the queue depth. Destage may always have at least one request in flight. While clients
+//! read the backing now and then, and little data is dirty, its limit is hardly higher: the next read waits on the
+//! disks for all destage already sent. The limit grows to 6 % of the queue depth at a quarter of the dirty data limit
+//! and to 20 % at half. It is at least 50 % while a client waits for destage. It is 100 % at the dirty data limit,
+//! while clients are idle, or if no client has read the backing for ten seconds. Readahead and promotion take at most
+//! 25 % each.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,8 +15,9 @@ use seam::Nanos;
 
 use crate::wait::OneShotEvent;
 
-/// Destage's limit in percent of the queue depth, by dirty data in percent of its bound; it rises evenly in between.
-/// The first limit is about one request for three disks of an array: on RAID 5 it takes four accesses on two disks.
+/// Destage's limit in percent of the queue depth, by dirty data in percent of its limit; it rises evenly in between.
+/// The first limit, 1 %, is about one request per three disks at a depth of 32 a disk; a small RAID 5 write costs four
+/// accesses.
 const DESTAGE_LIMIT_PERCENTS: [(u64, u64); 4] = [(0, 1), (25, 6), (50, 20), (100, 100)];
 
 /// Cause of a request to the backing.
@@ -23,7 +25,7 @@ const DESTAGE_LIMIT_PERCENTS: [(u64, u64); 4] = [(0, 1), (25, 6), (50, 20), (100
 pub enum Cause {
     /// A client read of data that is not cached.
     ClientRead,
-    /// Write of dirty data, or the flush that makes it durable.
+    /// Write of dirty data, the read that completes a partial block, or the flush that makes written data durable.
     Destage,
     /// Readahead of a stream, or a client's prefetch.
     Readahead,
@@ -102,7 +104,7 @@ pub struct Dispatch(Rc<Inner>);
 /// Conditions that determine destage's limit in the backing's queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DestageConditions {
-    /// Dirty data in percent of its bound.
+    /// Dirty data in percent of its limit.
     pub pressure_percent: u64,
     /// A client waits for destage.
     pub is_awaited: bool,
@@ -122,9 +124,9 @@ impl Dispatch {
     pub const READ_EXPECTED_FOR: Nanos = Nanos::from_secs(10);
 
     /// Destage's limit in percent of the queue depth while clients read and no client waits for destage;
-    /// `pressure_percent` is the dirty data in percent of its bound.
+    /// `pressure_percent` is the dirty data in percent of its limit.
     pub fn destage_percent(pressure_percent: u64) -> u64 {
-        let next = DESTAGE_LIMIT_PERCENTS.iter().position(|(bound, _)| pressure_percent < *bound);
+        let next = DESTAGE_LIMIT_PERCENTS.iter().position(|(until, _)| pressure_percent < *until);
         let Some(next) = next else { return 100 };
         let ((from, low), (to, high)) = (DESTAGE_LIMIT_PERCENTS[next - 1], DESTAGE_LIMIT_PERCENTS[next]);
         low + (pressure_percent - from) * (high - low) / (to - from)
@@ -228,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn destage_gets_more_permits_as_dirty_data_nears_its_bound() {
+    fn destage_gets_more_permits_as_dirty_data_nears_its_limit() {
         let dispatch = Dispatch::new(160);
         let read = dispatch.try_acquire(Cause::ClientRead).expect("the queue is empty");
         let destage_permits = |now, conditions| {

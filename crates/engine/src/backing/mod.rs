@@ -18,7 +18,7 @@ pub use qos::Priority;
 pub enum AnyDisk<S: Seam> {
     /// A file, a block device or a simulated disk, opened through the seam.
     Plain(S::Disk),
-    /// A window of a modelled array: its timing, with the content of a plain disk.
+    /// An address range of a modelled array: its timing, with the content of a plain disk.
     Modelled(ModelledDisk<S, S::Disk>),
     /// Another server's NBD export.
     Nbd(NbdDisk<S>),
@@ -42,7 +42,7 @@ impl<S: Seam> Backing<S> {
         Backing { disk: AnyDisk::Plain(disk) }
     }
 
-    /// A backing that is a window of a modelled array.
+    /// A backing that is an address range of a modelled array.
     pub fn modelled(disk: ModelledDisk<S, S::Disk>) -> Self {
         Backing { disk: AnyDisk::Modelled(disk) }
     }

@@ -26,7 +26,7 @@ impl<S: Seam> Shard<S> {
         let logical = u64::from(self.disk.geometry().logical_block);
         let end = at.plus(len);
         let first = at.align_down(logical);
-        let answer = self.disk.allocation(first.0, end.align_up(logical).since(first)).await;
+        let answer = self.disk.allocation(first.0, end.align_up(logical).distance_from(first)).await;
         self.state.borrow_mut().release_fill_guard(&guard);
         let backing_extents = answer?;
         assert!(!backing_extents.is_empty(), "a backing reports at least one run");
@@ -44,7 +44,7 @@ impl<S: Seam> Shard<S> {
                     None if reports_truth && guard.invalidated(block) != Sectors::NONE => (false, false),
                     None => (run.hole, run.zero),
                 };
-                overlaid.push(next.since(position), hole, zero);
+                overlaid.push(next.distance_from(position), hole, zero);
                 position = next;
             }
         }

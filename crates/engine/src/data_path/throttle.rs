@@ -13,12 +13,12 @@ use crate::shard::{Shard, ShardRef, blocks_of};
 const DELAY_MAX: Nanos = Nanos::from_millis(500);
 
 impl<S: Seam> Shard<S> {
-    /// True if a write may enter the cache without waiting: dirty data stays below the soft limit, and no write queues.
-    pub fn has_room_for(&self, at: ByteOffset, len_bytes: usize) -> bool {
+    /// True if a write may enter the cache at once: dirty data stays below the soft limit, and no write queues.
+    pub fn may_write_undelayed(&self, at: ByteOffset, len_bytes: usize) -> bool {
         let blocks = blocks_of(at, len_bytes as u64);
         let not_clean_blocks = self.state.borrow().not_clean_blocks() + BlockNo::count(&blocks);
         not_clean_blocks * 100 <= self.throttle.limit_blocks.get() * SOFT_LIMIT_PERCENT
-            && self.throttle.next_queue_number.get() == self.throttle.served_queue_number.get()
+            && self.throttle.next_ticket.get() == self.throttle.served_ticket.get()
     }
 
     /// Waits until `blocks` may become dirty.
@@ -26,22 +26,23 @@ impl<S: Seam> Shard<S> {
         let throttle = &self.throttle;
         let started_at = self.seam().now();
         self.refresh_throttle();
-        let number = throttle.next_queue_number.get();
-        throttle.next_queue_number.set(number + 1);
-        // A write larger than the limit enters when it is alone.
-        let has_room = |limit: u64| {
+        let ticket = throttle.next_ticket.get();
+        throttle.next_ticket.set(ticket + 1);
+        // A write counts as at most half the limit, so that a larger one can enter without waiting until memory is
+        // clean.
+        let is_below_limit = |limit: u64| {
             let wanted = (BlockNo::count(&blocks)).min(limit.div_ceil(2));
             self.state.borrow().not_clean_blocks() + wanted <= limit
         };
         let ready =
-            || (throttle.served_queue_number.get() == number && has_room(throttle.limit_blocks.get())).then_some(());
+            || (throttle.served_ticket.get() == ticket && is_below_limit(throttle.limit_blocks.get())).then_some(());
         if ready().is_none() {
             self.core.keep_ticking();
             self.destage_work.notify();
             self.progress.wait_for(ready).await;
         }
-        throttle.served_queue_number.set(number + 1);
-        if throttle.next_queue_number.get() > number + 1 {
+        throttle.served_ticket.set(ticket + 1);
+        if throttle.next_ticket.get() > ticket + 1 {
             self.progress.notify();
         }
         self.delay_write(BlockNo::count(&blocks)).await;

@@ -9,7 +9,7 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Nanos, Seam};
 use crate::memory::{MemoryCache, Sectors};
 use crate::policy::InsertKind;
 use crate::shard::state::State;
-use crate::shard::write_wait::WriteWait;
+use crate::shard::write_wait::{WaitFor, WriteWait};
 use crate::shard::{Shard, ShardRef, Span, blocks_of, spans};
 use crate::spec::Sabotage;
 use crate::telemetry::{LatencyTrace, Step};
@@ -55,7 +55,7 @@ impl<W> SpanWrite<'_, W> {
 impl<S: Seam> Shard<S> {
     /// Writes if no wait is needed. After a failure the waiting call repeats the parts already written to memory.
     pub fn try_write(self: &ShardRef<S>, at: ByteOffset, len_bytes: usize, source: &mut impl WriteSource<S>) -> bool {
-        let has_room = self.has_room_for(at, len_bytes) && self.has_space_for(at, len_bytes as u64);
+        let has_room = self.may_write_undelayed(at, len_bytes) && self.has_space_for(at, len_bytes as u64);
         if len_bytes > IMMEDIATE_WRITE_BLOCKS_MAX * BLOCK_BYTES || !self.defers_writes() || !has_room {
             return false;
         }
@@ -92,7 +92,7 @@ impl<S: Seam> Shard<S> {
         let logged = flags.fua && self.uses_log();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
         let bypasses_log = wait.is_none() && !logged && self.record_stream_write(at, len_bytes);
-        let losses = self.state.borrow().backing_losses;
+        let backing_losses = self.state.borrow().backing_losses;
         for span in spans(at, len_bytes) {
             loop {
                 if span.len_bytes < BLOCK_BYTES {
@@ -116,7 +116,7 @@ impl<S: Seam> Shard<S> {
             }
         }
         self.record_dirty(started_at);
-        self.wait_until_written(wait, flags.fua, losses).await?;
+        self.wait_until_written(wait, WaitFor::of_fua(flags.fua), backing_losses).await?;
         trace.record(Step::Destage, self.seam().now());
         if flags.fua && self.flush_involves_log() {
             self.flush_log().await?;
@@ -292,7 +292,7 @@ impl<S: Seam> Shard<S> {
         if self.must_wake_pump() {
             self.destage_work.notify();
         }
-        self.flush_log_if_due();
+        self.start_log_flush_if_due();
     }
 
     /// Records a write. True if it continues a stream that bypasses the log.

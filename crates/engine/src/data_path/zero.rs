@@ -11,7 +11,7 @@ use crate::log_tracker::RangeChange;
 use crate::memory::zeroes::{DESTAGE_START_RANGES, RANGES_MAX, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, PageNo, Sectors};
 use crate::shard::state::FlushObligation;
-use crate::shard::write_wait::WriteWait;
+use crate::shard::write_wait::{WaitFor, WriteWait};
 use crate::shard::{Shard, ShardRef, Span, spans};
 use crate::spec::Sabotage;
 use crate::{ByteOffset, RequestError, WriteSource, ZeroFlags};
@@ -44,7 +44,7 @@ impl<S: Seam> Shard<S> {
         // The log makes the zeroes durable, even if an older copy of the backing replaces it later.
         let logged = flags.fua && self.uses_log();
         let wait = (flags.fua && !logged || !self.defers_writes()).then(|| Rc::new(WriteWait::default()));
-        let losses = self.state.borrow().backing_losses;
+        let backing_losses = self.state.borrow().backing_losses;
         let end = at.plus(len_bytes);
         // A short last block counts as whole if the range reaches the volume's end.
         let blocks_end = if end.0 == self.size_bytes.get() { end.block_at_or_after() } else { end.block() };
@@ -54,10 +54,10 @@ impl<S: Seam> Shard<S> {
         } else {
             let (blocks_start, blocks_end) = (ByteOffset::of(blocks.start), ByteOffset::of(blocks.end));
             if at < blocks_start {
-                self.zero_edge(at, blocks_start.since(at), &wait).await?;
+                self.zero_edge(at, blocks_start.distance_from(at), &wait).await?;
             }
             if blocks_end < end {
-                self.zero_edge(blocks_end, end.since(blocks_end), &wait).await?;
+                self.zero_edge(blocks_end, end.distance_from(blocks_end), &wait).await?;
             }
             let mut next = blocks.start;
             while next < blocks.end {
@@ -73,7 +73,7 @@ impl<S: Seam> Shard<S> {
             }
         }
         self.record_dirty(started_at);
-        self.wait_until_written(wait, flags.fua, losses).await?;
+        self.wait_until_written(wait, WaitFor::of_fua(flags.fua), backing_losses).await?;
         if flags.fua && self.flush_involves_log() {
             self.flush_log().await?;
         } else if logged {

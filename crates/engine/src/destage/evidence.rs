@@ -20,9 +20,9 @@ const WAIT_MAX: Nanos = Nanos::from_secs(1);
 const ATTEMPT_INTERVAL: Nanos = Nanos::from_millis(100);
 
 impl<S: Seam> Shard<S> {
-    /// Before changes go to the log: destages evidence if the ring of recent writes has no entry with content, and
-    /// waits until it is recorded, but at most [`WAIT_MAX`]. A crash otherwise leaves data in the log and nothing that
-    /// proves the backing.
+    /// Destages evidence if the ring of recent writes has no entry with content, and waits until it is recorded, but at
+    /// most [`WAIT_MAX`]. Call it before changes go to the log: a crash otherwise leaves data in the log and nothing
+    /// that proves the backing.
     pub async fn ensure_evidence(self: &ShardRef<S>) {
         self.begin_evidence();
         let Some(ends_at) = self.flash_tier.evidence.running_since().map(|began_at| began_at + WAIT_MAX) else {

@@ -13,7 +13,7 @@ use crate::memory::BlockNo;
 use crate::shard::log_destage::LOGGED_AGE_FACTOR;
 use crate::shard::{Shard, ShardRef};
 
-/// Maximum number of blocks of one round, and of live records in its segments unless it is widened.
+/// Maximum number of blocks of one round, and of live records in its segments (before widening, see `widening_log2`).
 const ROUND_BLOCKS_MAX: usize = 65_536;
 /// Maximum number of blocks that are read from the log together. Reads of clients wait behind larger batches.
 const BATCH_BLOCKS_MAX: usize = 128;
@@ -38,7 +38,7 @@ enum RoundReason {
     AboveTarget,
     /// The oldest segment is too old.
     Age,
-    /// A device that is smaller than the log joins when no record lies past its end.
+    /// A smaller device is to join: records past its end must be destaged first.
     SmallerDevice,
 }
 
@@ -74,7 +74,7 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Starts a round if there is a reason for one and the pause since the last one has ended.
-    pub fn destage_log_if_due(self: &ShardRef<S>) {
+    pub fn start_log_destage_if_due(self: &ShardRef<S>) {
         let (destage, now) = (&self.log_destage, self.seam().now());
         if destage.is_running.get() || now < destage.next_round_at.get() {
             return;
@@ -86,7 +86,7 @@ impl<S: Seam> Shard<S> {
         let shard = Rc::clone(self);
         self.seam().spawn(async move {
             let round = shard.run_round(reason).await;
-            shard.log_destage.due_blocks().clear();
+            shard.log_destage.queued_blocks().clear();
             shard.schedule_next_round(reason, round);
             shard.log_destage.is_running.set(false);
         });
@@ -141,9 +141,9 @@ impl<S: Seam> Shard<S> {
     /// Destages the blocks of the oldest segments, in address order. Returns `None` if the round ended early.
     async fn run_round(self: &ShardRef<S>, reason: RoundReason) -> Option<Round> {
         let destage = &self.log_destage;
-        let opened_by = Nanos(self.seam().now().0.saturating_sub(self.logged_age_max().0));
+        let opened_before = Nanos(self.seam().now().0.saturating_sub(self.logged_age_max().0));
         let choice = SegmentChoice {
-            opened_by,
+            opened_before,
             includes_older_half: reason == RoundReason::AboveTarget,
             live_records_max: (ROUND_BLOCKS_MAX as u64) << destage.widening_log2.get(),
         };
@@ -160,9 +160,9 @@ impl<S: Seam> Shard<S> {
         let is_wide_enough = blocks.len() >= FEW_BLOCKS_MAX;
         destage.widening_log2.set(if is_wide_enough { 0 } else { (destage.widening_log2.get() + 1).min(u32::BITS) });
         if blocks.is_empty() && !has_more {
-            self.state.borrow_mut().limit_spilled_age(opened_by);
+            self.state.borrow_mut().limit_spilled_age(opened_before);
         }
-        let batch_blocks_max = (self.last_not_clean_limit_blocks() / BATCH_MEMORY_DIVISOR).max(1) as usize;
+        let batch_blocks_max = (self.not_clean_limit_blocks() / BATCH_MEMORY_DIVISOR).max(1) as usize;
         for batch in blocks.chunks(BATCH_BLOCKS_MAX.min(batch_blocks_max)) {
             self.progress.wait_for(|| self.may_begin_batch().then_some(())).await;
             let batch_read = self.core.batch_reads.begin().await;
@@ -174,10 +174,10 @@ impl<S: Seam> Shard<S> {
             batch.retain(|block| self.state.borrow().log_tracker.is_newest_in_segments(*block, &segments));
             self.reload_blocks(&batch).await;
             drop(batch_read);
-            destage.due_blocks().extend(batch);
+            destage.queued_blocks().extend(batch);
             self.destage_work.notify();
-            let is_selected = || destage.due_blocks().is_empty() || !self.may_continue_round();
-            self.progress.wait_for(|| is_selected().then_some(())).await;
+            let is_batch_taken = || destage.queued_blocks().is_empty() || !self.may_continue_round();
+            self.progress.wait_for(|| is_batch_taken().then_some(())).await;
         }
         if !blocks.is_empty() {
             // The segments are free only when flushes of the backing cover all writes of the round. A failure is

@@ -131,7 +131,7 @@ pub async fn run_pump<S: Seam>(shard: ShardRef<S>) {
                 shard.seam().clone().spawn(async move {
                     // A failure is counted and reported; the written blocks are then dirty again.
                     shard.flush_backing().await;
-                    shard.background_flushes.is_backing_flush_running.set(false);
+                    shard.background_flushes.is_background_flush_running.set(false);
                     shard.destage_work.notify();
                 });
             }
@@ -139,8 +139,8 @@ pub async fn run_pump<S: Seam>(shard: ShardRef<S>) {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move {
                     // A failure is counted and reported; dirty blocks stay dirty and are tried again.
-                    let (Ok(()) | Err(_)) = shard.flush_all().await;
-                    shard.background_flushes.is_backing_flush_running.set(false);
+                    drop(shard.flush_all().await);
+                    shard.background_flushes.is_background_flush_running.set(false);
                     shard.destage_work.notify();
                 });
             }
@@ -177,7 +177,7 @@ impl<S: Seam> Shard<S> {
             if let Some(job) = self.find_urgent_job(state, memory, *cursor) {
                 return Some(job);
             }
-            if let Some(job) = self.find_due_job(state, memory, cursor, now) {
+            if let Some(job) = self.find_log_destage_job(state, memory, cursor, now) {
                 return Some(job);
             }
             if let Some(job) = self.find_stream_job(state, memory, cursor, now) {
@@ -217,16 +217,16 @@ impl<S: Seam> Shard<S> {
 
     /// Sets destage's limit in the backing's queue, and its priority among the volumes of the datastore.
     fn update_destage_limit(&self, state: &State, now: Nanos) {
-        let is_awaited = state.backing_flush.single_flight.is_running()
+        let client_waits_for_write = state.backing_flush.single_flight.is_running()
             || !state.write_waits.is_empty()
             || self.partial_blocks.awaited_fills.get() > 0;
         let conditions = DestageConditions {
             pressure_percent: self.destage_pressure(state.not_clean_blocks()),
-            is_awaited,
+            is_awaited: client_waits_for_write,
             are_clients_idle: self.are_clients_idle(now),
         };
         self.dispatch.set_destage_limit(now, conditions);
-        if self.is_destage_awaited(state) {
+        if self.client_waits_for_progress(state) {
             self.expedite();
         }
     }
@@ -246,8 +246,8 @@ impl<S: Seam> Shard<S> {
         let oldest = state.oldest_dirty(memory, self.volume_number);
         let not_clean_blocks = state.not_clean_blocks();
         let is_flush_waiting = state.backing_flush.single_flight.is_running() && state.epochs.closing_units() > 0;
-        // Logged data stays in the log (`log_destage.rs`), so only blocks in memory are selected by their age. A flush
-        // reloads the blocks of the log, which needs room in memory.
+        // While destage is deferred, the longer age limit for logged data applies. A waiting flush ends the deferral,
+        // because it reloads spilled blocks and needs room in memory.
         let is_deferred = !is_flush_waiting && self.defers_destage(not_clean_blocks);
         let age_max = if is_deferred { self.logged_age_max() } else { self.dirty_age_max() };
         let is_aged = oldest.is_some_and(|oldest| now.since(oldest) >= age_max);
@@ -274,7 +274,7 @@ impl<S: Seam> Shard<S> {
             dirty_before: older_than,
             includes_all_blocks: all_blocks,
             includes_all_zero_ranges: !is_paused && has_many_ranges,
-            // Blocks leave memory for a log with room, so pressure on memory selects none of them.
+            // While the log has room, memory pressure is relieved by spilling, so it does not reload spilled blocks.
             includes_spilled_blocks: is_flush_waiting
                 || ((all_blocks || older_than.is_some()) && (is_idle || must_drain || !self.has_log_room())),
         }
@@ -316,15 +316,15 @@ impl<S: Seam> Shard<S> {
     }
 
     /// A job for a block that destage from the log has chosen.
-    fn find_due_job(
+    fn find_log_destage_job(
         &self,
         state: &mut State,
         memory: &mut MemoryCache<S>,
         cursor: &mut BlockNo,
         now: Nanos,
     ) -> Option<Job<S::Block, S::BlockMut>> {
-        let mut due = self.log_destage.due_blocks();
-        if due.is_empty()
+        let mut queued = self.log_destage.queued_blocks();
+        if queued.is_empty()
             || self.retry.is_paused(now)
             || self.dispatch.is_full(Cause::Destage)
             || !self.may_destage(true, state.not_clean_blocks())
@@ -332,12 +332,12 @@ impl<S: Seam> Shard<S> {
             return None;
         }
         loop {
-            let Some(block) = due.range(*cursor..).next().or_else(|| due.first()).copied() else {
-                // No due block can be written now: the round continues without a write.
+            let Some(block) = queued.range(*cursor..).next().or_else(|| queued.first()).copied() else {
+                // No queued block can be written now: the round continues without a write.
                 self.progress.notify();
                 return None;
             };
-            due.remove(&block);
+            queued.remove(&block);
             // A block that cannot be written now is found again in the next round.
             if !state.dirty_blocks.contains(block) || !self.is_writable(state, memory, block) {
                 continue;
@@ -346,7 +346,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Starts a background write of a writable dirty block and its dirty neighbours, and moves the cursor past them.
+    /// Builds the job of a background write of a writable dirty block and its dirty neighbours, and moves the cursor
+    /// past them.
     fn start_background_run(
         &self,
         state: &mut State,
@@ -371,7 +372,7 @@ impl<S: Seam> Shard<S> {
         now: Nanos,
     ) -> Option<Job<S::Block, S::BlockMut>> {
         let bypass = state.log_tracker.stream_bypass();
-        if !bypass.is_due(now, self.stream_bypass_blocks_max())
+        if !bypass.must_destage_stream(now, self.stream_bypass_blocks_max())
             || state.backing_flush.single_flight.is_running()
             || self.has_many_zero_ranges(state)
             || self.core.log_pressure_percent() == 100
@@ -430,8 +431,8 @@ impl<S: Seam> Shard<S> {
         // Without blocks that are old enough, no search is needed.
         let oldest = state.oldest_dirty_in_memory(memory, self.volume_number);
         let is_aged = selection.dirty_before.is_some_and(|limit| oldest.is_some_and(|oldest| oldest <= limit));
-        let is_due = selection.closed_epoch.is_some() && state.has_closed_dirty_blocks();
-        if !(selection.includes_all_blocks || is_aged || is_due) {
+        let has_closed_dirty = selection.closed_epoch.is_some() && state.has_closed_dirty_blocks();
+        if !(selection.includes_all_blocks || is_aged || has_closed_dirty) {
             return None;
         }
         let boundary = self.run_boundary_blocks();
@@ -461,7 +462,8 @@ impl<S: Seam> Shard<S> {
         None
     }
 
-    /// Reloads spilled blocks in address order, slightly ahead of their writes.
+    /// Chooses the next run of spilled blocks to reload, in address order and slightly ahead of their writes, and takes
+    /// its buffers.
     fn find_reload_job(
         &self,
         state: &mut State,
@@ -469,7 +471,7 @@ impl<S: Seam> Shard<S> {
         selection: &Selection,
     ) -> ReloadChoice<S::Block, S::BlockMut> {
         if !selection.includes_spilled_blocks
-            || state.log_tracker.spilled_blocks() == 0
+            || state.log_tracker.spilled_count() == 0
             || self.core.log().is_none_or(|log| log.copies() == 0)
         {
             return ReloadChoice::Nothing;
@@ -485,7 +487,7 @@ impl<S: Seam> Shard<S> {
             return if is_working { ReloadChoice::Later } else { ReloadChoice::Nothing };
         }
         let boundary = self.run_boundary_blocks();
-        let count = (self.last_not_clean_limit_blocks() / 4).clamp(1, boundary);
+        let count = (self.not_clean_limit_blocks() / 4).clamp(1, boundary);
         let is_eligible = |block: BlockNo| {
             !state.failures.is_paused(block, || self.seam().now())
                 && state.fill_guard_for(block, Sectors::ALL).is_none()
@@ -539,7 +541,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Starts a write of the zero-range that begins at `start`. Returns `None` without a permit.
+    /// Builds the job that writes the zero-range that begins at `start`, and marks the range as in flight. Returns
+    /// `None` if no permit is free.
     fn start_zero(&self, state: &mut State, start: BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
         let permit = self.dispatch.try_acquire(Cause::Destage)?;
         let end = state.zeroes.get_mut(start).expect("the chosen range exists").end;
@@ -552,8 +555,10 @@ impl<S: Seam> Shard<S> {
         Some(Job::Zero(ZeroJob { operation_id: operation, blocks, may_unmap, waits }, permit))
     }
 
-    /// Starts a write of the blocks of `run` around `anchor` whose sectors in memory follow each other without a gap.
-    /// Where a backing accepts single sectors, a request that does not begin and end at blocks thus stays one write.
+    /// Builds the job that writes the blocks of `run` around `anchor` whose sectors in memory follow each other without
+    /// a gap, and marks these blocks as sent. Where a backing accepts single sectors, a request that does not begin and
+    /// end at blocks thus stays one write. If the anchor is partial and the backing accepts whole blocks only, the job
+    /// fills it instead. Returns `None` if no permit is free.
     pub(super) fn start_write(
         &self,
         state: &mut State,
@@ -572,7 +577,7 @@ impl<S: Seam> Shard<S> {
         let continues = |block: BlockNo| {
             let (present, next_present) = (present(memory, block), present(memory, block.next()));
             match accepts_sectors {
-                true => present.is_tail() && next_present.is_head(),
+                true => present.is_suffix() && next_present.is_prefix(),
                 false => present == Sectors::ALL && next_present == Sectors::ALL,
             }
         };
@@ -595,14 +600,15 @@ impl<S: Seam> Shard<S> {
         Some(Job::Write(WriteJob { operation_id: operation, first_block: run.start, block_writes, waits }, permit))
     }
 
-    /// A flush of the backing without a client's request, so that written blocks become clean and do not grow old.
+    /// A job for a flush of the backing that no client requested, so that written blocks become clean and do not grow
+    /// old.
     fn find_flush_job(
         &self,
         state: &mut State,
         memory: &MemoryCache<S>,
         now: Nanos,
     ) -> Option<Job<S::Block, S::BlockMut>> {
-        if self.background_flushes.is_backing_flush_running.get() {
+        if self.background_flushes.is_background_flush_running.get() {
             return None;
         }
         if self.policy.get() == WritePolicy::WriteBackVolatile
@@ -616,7 +622,7 @@ impl<S: Seam> Shard<S> {
                 && now.since(self.background_flushes.last_backing_flush_at.get()) >= self.dirty_age_max();
             if is_aged || unflushed {
                 self.background_flushes.last_backing_flush_at.set(now);
-                self.background_flushes.is_backing_flush_running.set(true);
+                self.background_flushes.is_background_flush_running.set(true);
                 return Some(Job::FlushVolume);
             }
         }
@@ -625,8 +631,7 @@ impl<S: Seam> Shard<S> {
         }
         // Near the limit a smaller part of the limit triggers a flush, so that writers get room in small steps.
         let divisor = if self.pressure_percent(state.not_clean_blocks()) >= 70 { 16 } else { 4 };
-        let has_many_unflushed = state.unflushed_completions() * divisor
-            >= self.last_not_clean_limit_blocks().max(divisor)
+        let has_many_unflushed = state.unflushed_completions() * divisor >= self.not_clean_limit_blocks().max(divisor)
             || state.written_ranges() * divisor >= DESTAGE_START_RANGES as u64;
         let bypass_max = self.stream_bypass_blocks_max();
         let has_many_bypassing = state.unflushed_completions() as usize > bypass_max / 2
@@ -637,7 +642,7 @@ impl<S: Seam> Shard<S> {
         let is_crowded = self.core.is_log_crowded() && state.operations.is_empty();
         if has_many_unflushed || has_many_bypassing || is_overdue || is_idle || is_crowded {
             self.background_flushes.last_backing_flush_at.set(now);
-            self.background_flushes.is_backing_flush_running.set(true);
+            self.background_flushes.is_background_flush_running.set(true);
             return Some(Job::FlushBacking);
         }
         None

@@ -64,7 +64,7 @@ pub struct ZeroJob {
 impl<S: Seam> Shard<S> {
     /// Priority of a write to the backing: foreground if a client waits for its blocks, or for destage as such.
     fn priority_of_write(&self, is_awaited: bool) -> Priority {
-        match is_awaited || self.is_destage_awaited(&self.state.borrow()) {
+        match is_awaited || self.client_waits_for_progress(&self.state.borrow()) {
             true => Priority::Foreground,
             false => Priority::Background,
         }
@@ -180,7 +180,8 @@ impl<S: Seam> Shard<S> {
         });
         let runs: Vec<_> = runs.collect();
         if block_writes.len() > 1 {
-            let is_continued = |pair: &[BlockWrite<S::Block>]| pair[0].present.is_tail() && pair[1].present.is_head();
+            let is_continued =
+                |pair: &[BlockWrite<S::Block>]| pair[0].present.is_suffix() && pair[1].present.is_prefix();
             assert!(block_writes.windows(2).all(is_continued), "the sectors of a run have no gap");
             return self.write_sectors(&runs, priority).await;
         }

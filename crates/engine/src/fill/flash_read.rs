@@ -36,7 +36,7 @@ impl<S: Seam> FlashRead<S> {
 
     /// The buffers of these blocks of the range.
     fn take_buffers(&mut self, range: &Range<BlockNo>, blocks: &[BlockNo]) -> Vec<S::BlockMut> {
-        let indexes = blocks.iter().map(|block| block.since(range.start) as usize);
+        let indexes = blocks.iter().map(|block| block.distance_from(range.start) as usize);
         indexes.map(|index| self.buffers[index].take().expect("a block is read once")).collect()
     }
 
@@ -49,7 +49,7 @@ impl<S: Seam> FlashRead<S> {
     ) -> u64 {
         let mut read_blocks = 0;
         for (block, result) in blocks.iter().zip(read) {
-            let index = block.since(range.start) as usize;
+            let index = block.distance_from(range.start) as usize;
             match result {
                 Ok(content) => {
                     self.content[index] = Some(content);

@@ -42,7 +42,8 @@ impl<S: Seam> FillResult<S> {
     /// The content of a block, if all of `sectors` were still valid when the fill ended.
     pub fn content(&self, block: BlockNo, sectors: Sectors) -> Option<&S::Block> {
         let invalidated = self.guard.invalidated(block);
-        (invalidated.without(sectors) == invalidated).then(|| &self.blocks[block.since(self.first_block) as usize])
+        (invalidated.without(sectors) == invalidated)
+            .then(|| &self.blocks[block.distance_from(self.first_block) as usize])
     }
 }
 

@@ -15,8 +15,8 @@ use crate::shard::state::State;
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 
-/// Part of the bound of dirty blocks, in percent, below which client reads reload spilled blocks into memory and
-/// destage reloads ahead. It is less than the part from which on blocks are spilled.
+/// Dirty data, in percent of its limit, below which reads keep reloaded blocks in memory and destage reloads ahead.
+/// Less than `spill_percent`, so that a reload causes no spill.
 const RELOAD_ROOM_PERCENT: u64 = 40;
 
 /// Reason of a reload.
@@ -31,14 +31,13 @@ pub enum ReloadReason {
 }
 
 impl<S: Seam> Shard<S> {
-    /// True if a spilled block may become dirty in memory only to be read or destaged.
+    /// True if memory has room to reload a spilled block for a read or for destage.
     pub fn has_room_to_reload(&self, state: &State) -> bool {
-        (state.not_clean_blocks() + state.reloading_blocks) * 100
-            < self.last_not_clean_limit_blocks() * RELOAD_ROOM_PERCENT
+        (state.not_clean_blocks() + state.reloading_blocks) * 100 < self.not_clean_limit_blocks() * RELOAD_ROOM_PERCENT
     }
 
-    /// Reloads a run of spilled blocks for a client. `None`: the blocks changed meanwhile, and the caller has to try
-    /// again.
+    /// Reloads a run of spilled blocks, waiting for buffers. Returns `None` if the blocks changed meanwhile; the caller
+    /// retries.
     pub async fn reload(
         self: &ShardRef<S>,
         blocks: Range<BlockNo>,
@@ -49,7 +48,8 @@ impl<S: Seam> Shard<S> {
         self.reload_into(blocks, buffers, reason).await
     }
 
-    /// Like [`Shard::reload`], but into these buffers. An unreadable block fails only this call.
+    /// Like [`Shard::reload`], but into these buffers. An unreadable block fails the call; for destage it also pauses
+    /// the block.
     pub async fn reload_into(
         self: &ShardRef<S>,
         blocks: Range<BlockNo>,

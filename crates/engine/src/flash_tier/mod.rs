@@ -49,8 +49,10 @@ pub struct FlashTier<S: Seam> {
     pub partial_blocks: RefCell<VecDeque<BlockNo>>,
     /// Reason why the pages were dropped, as text for users.
     pub drop_reason: RefCell<Option<String>>,
-    /// Recent load of the backing, which limits page fills.
+    /// Rate limit of page fills.
     pub page_fill_budget: PageFillBudget,
+    /// A backing flush runs, so that later page fills read durable content.
+    pub is_settling_flush_running: Cell<bool>,
     /// Counters of the flash tier.
     pub counters: TierCounters,
 }
@@ -76,6 +78,7 @@ impl<S: Seam> FlashTier<S> {
             partial_blocks: RefCell::default(),
             drop_reason: Default::default(),
             page_fill_budget: Default::default(),
+            is_settling_flush_running: Default::default(),
             counters: Default::default(),
         }
     }

@@ -1,23 +1,20 @@
-//! Recent load of a backing, which limits page fills.
+//! Rate limit of page fills by the recent reads of a backing.
 
 use std::cell::Cell;
 
 use seam::Nanos;
 
-/// Bytes per second below which bandwidth does not delay the clients of a backing: a quarter of one disk or gigabit
-/// link.
+/// Bytes per second below which bandwidth does not delay the clients of a backing: a fifth of a gigabit link.
 const PAGE_FILL_BYTES_PER_SECOND: u64 = 25_000_000;
 /// Nanoseconds of a second.
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Bytes read from a backing in the present second.
+/// Fixed one-second rate limit of page fills; reads of whole blocks from the backing count, whatever their cause.
 #[derive(Default)]
 pub struct PageFillBudget {
     /// Number of the second in which `read_bytes` were read.
     current_second: Cell<u64>,
     read_bytes: Cell<u64>,
-    /// A flush that lets the next page fill succeed is running.
-    pub is_flush_running: Cell<bool>,
 }
 
 impl PageFillBudget {

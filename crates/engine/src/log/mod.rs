@@ -6,10 +6,10 @@
 //! is acknowledged. Otherwise a recovery could restore an older record over it (R8). A zero-range of any length is one
 //! record.
 
+mod backing_fallback;
 pub mod partial_blocks;
 mod spill;
 mod tail;
-mod through_backing;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -47,9 +47,9 @@ const BACKGROUND_CHECK_INTERVAL: Nanos = Nanos::from_millis(10);
 /// Scope of the data that a flush made durable.
 #[derive(PartialEq, Eq)]
 enum DurableScope {
-    /// In the log, or on the backing if requested.
+    /// The flushed blocks only: in the log, or on the backing where the log does not take them.
     Blocks,
-    /// On the backing, with the rest of the volume; the log holds no record of the volume any more.
+    /// The whole volume, on the backing; the log holds no record of the volume any more.
     Volume,
 }
 
@@ -63,8 +63,8 @@ fn blocks_and_content_of<S: Seam>(record: &Record<S>) -> (Range<BlockNo>, Record
     }
 }
 
-/// Result of preparing a chunk of blocks for the log.
-enum Chunk<S: Seam> {
+/// How a chunk of blocks is made durable.
+enum ChunkPlan<S: Seam> {
     /// The records to append; none if nothing has to be recorded.
     Records(Vec<Record<S>>),
     /// Partial blocks that must be filled first (R3).
@@ -85,7 +85,7 @@ fn parts_outside(range: Range<BlockNo>, blocks: &BTreeSet<BlockNo>) -> Vec<Range
 
 /// `range` in pieces of at most one record each.
 pub fn pieces_of(range: Range<BlockNo>) -> impl Iterator<Item = Range<BlockNo>> {
-    // Steps over numbers: a step over mapped ones takes as long as 2^31 single steps.
+    // `step_by` comes before `map`: on a `Map` each step would call `next` 2^31 times.
     let starts = (range.start.0..range.end.0).step_by(RECORD_BLOCKS_MAX as usize).map(BlockNo);
     starts.map(move |start| start..range.end.min(start.plus(RECORD_BLOCKS_MAX)))
 }
@@ -99,7 +99,7 @@ impl<S: Seam> CoreState<S> {
     /// Reacts to a full log: every shard destages the blocks whose records fill it.
     fn destage_to_free_log(&self) {
         for shard in self.shards() {
-            shard.retire_durable_records();
+            shard.retire_durable_zero_records();
             shard.destage_work.notify();
             let needs_flush = {
                 let state = shard.state.borrow();
@@ -122,13 +122,13 @@ impl<S: Seam> Shard<S> {
     pub async fn flush_log(self: &ShardRef<S>) -> Result<(), RequestError> {
         let _waiting = self.flush_batcher.add_operation();
         self.flush_batcher.add_request();
-        self.flush_log_in_background().await
+        self.join_log_flush().await
     }
 
-    /// Like [`Shard::flush_log`], but nothing waits for it: its batches are small and paced, because reads would wait
-    /// behind the programs of large ones (docs/design/flash-log.md), and it leaves out the blocks of streams that
-    /// bypass the log.
-    async fn flush_log_in_background(self: &ShardRef<S>) -> Result<(), RequestError> {
+    /// Joins or starts the shared log flush. Without a waiting operation (`add_operation`) its batches are small and
+    /// paced, because reads would wait behind the programs of large ones (docs/design/flash-log.md), and streams that
+    /// bypass the log are left out.
+    async fn join_log_flush(self: &ShardRef<S>) -> Result<(), RequestError> {
         let target = self.state.borrow().log_flush.last_flush_number + 1;
         self.run_shared(|state| &state.log_flush.single_flight, target, async || self.run_log_flush().await).await
     }
@@ -140,24 +140,25 @@ impl<S: Seam> Shard<S> {
         let flushes = self.flush_batcher.wait_for_batch(self.seam()).await;
         self.ensure_evidence().await;
         let started_at = self.seam().now();
-        // A flush that began earlier waits for this run, which then takes all changes.
+        // Takes the blocks of bypassing streams too if `must_log_all`. Partial blocks are taken only for a waiting
+        // operation, or if the list of changes is long.
         let takes_all = self.must_log_all() && !self.has_sabotage(Sabotage::LeaveOutStreams);
         let takes_partial = self.flush_batcher.is_run_awaited() && !self.has_sabotage(Sabotage::LeaveOutPartial);
         let (number, changed, left_out) = self.with_state(|state, memory| {
             state.log_flush.last_flush_number += 1;
             state.log_flush.last_flush_began_at = started_at;
-            let left_out_after = Nanos(started_at.0.saturating_sub(self.dirty_age_max().0));
+            let bypassed_after = Nanos(started_at.0.saturating_sub(self.dirty_age_max().0));
             let left_out = match takes_partial || state.log_tracker.has_many_changes() {
                 true => Vec::new(),
                 false => self.partial_blocks_to_leave_out(memory, state.log_tracker.changes()),
             };
             let changed = match takes_all {
                 true => state.log_tracker.take_changes(&left_out),
-                false => state.log_tracker.take_changes_beside_streams(left_out_after, &left_out),
+                false => state.log_tracker.take_changes_except_streams(bypassed_after, &left_out),
             };
             (state.log_flush.last_flush_number, changed, left_out)
         });
-        self.fill_left_out(left_out);
+        self.start_left_out_fills(left_out);
         // Boxed, because the compiler limits the depth of nested futures.
         let result = Box::pin(self.make_durable(&changed)).await;
         let now = self.seam().now();
@@ -177,8 +178,9 @@ impl<S: Seam> Shard<S> {
         result
     }
 
-    /// Before a destage of the whole volume: a zero-range releases space of a backing only if the log has its record.
-    /// The destage reports errors.
+    /// Flushes the log before a full destage, so that the zero-ranges are recorded; without a record the backing may
+    /// not release their space. A failure is ignored: the destage then writes the zeroes, and may keep their space
+    /// allocated.
     pub async fn log_zero_ranges(self: &ShardRef<S>) {
         if self.disk.allocates_at_first_write() && self.uses_log() {
             drop(self.flush_log().await);
@@ -217,7 +219,7 @@ impl<S: Seam> Shard<S> {
 
     /// Like [`Shard::append_tombstones_from`] with the first block past the volume's end, before the volume is served.
     /// It waits neither for space in the log nor for the backing: in a full log, the next flush appends the tombstones.
-    pub async fn discard_past_end(self: &ShardRef<S>) -> Result<(), RequestError> {
+    pub async fn append_tombstones_past_end(self: &ShardRef<S>) -> Result<(), RequestError> {
         let past_end = pieces_of(self.end_block()..VOLUME_BLOCKS_MAX).map(|piece| (piece, RecordContent::Tombstone));
         let pieces: Vec<_> = past_end.collect();
         let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
@@ -231,7 +233,7 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    /// Like [`Shard::append_tombstones_from`], but together with the next flush.
+    /// Records that the log needs tombstones of all blocks from `first` on, which the next flush appends.
     pub fn queue_tombstones_from(&self, first: BlockNo) {
         self.with_state(|state, _| {
             state.log_tracker.record_range_change(first..VOLUME_BLOCKS_MAX, RangeChange::Outdated);
@@ -310,11 +312,11 @@ impl<S: Seam> Shard<S> {
         loop {
             let had_records = self.state.borrow().log_tracker.has_records();
             let records = match self.with_state(|state, memory| self.build_chunk_records(state, memory, blocks)) {
-                Chunk::Records(records) if records.is_empty() => return Ok(DurableScope::Blocks),
-                Chunk::Records(records) => records,
+                ChunkPlan::Records(records) if records.is_empty() => return Ok(DurableScope::Blocks),
+                ChunkPlan::Records(records) => records,
                 // If the fill fails, the present sectors go to the backing.
-                Chunk::Fill(partial) if self.fill_partial_blocks(&partial, further).await.is_ok() => continue,
-                Chunk::Fill(_) | Chunk::ThroughBacking => {
+                ChunkPlan::Fill(partial) if self.fill_partial_blocks(&partial, further).await.is_ok() => continue,
+                ChunkPlan::Fill(_) | ChunkPlan::ThroughBacking => {
                     self.destage_blocks(blocks).await?;
                     let runs = blocks.chunk_by(|block, next| block.next() == *next);
                     return self.append_tombstones(runs.map(|run| run[0].run(run.len() as u64))).await;
@@ -368,19 +370,19 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Builds the records of a chunk of blocks from their present content.
-    fn build_chunk_records(&self, state: &mut State, memory: &mut MemoryCache<S>, blocks: &[BlockNo]) -> Chunk<S> {
+    fn build_chunk_records(&self, state: &mut State, memory: &mut MemoryCache<S>, blocks: &[BlockNo]) -> ChunkPlan<S> {
         let uses_log = self.uses_log();
         let mut partial = Vec::new();
         for block in blocks {
             match memory.find(self.volume_number, *block).map(|id| memory.slot(id)) {
-                None if state.zeroes.contains(*block) && !uses_log => return Chunk::ThroughBacking,
-                Some(slot) if !slot.is_clean() && !uses_log => return Chunk::ThroughBacking,
+                None if state.zeroes.contains(*block) && !uses_log => return ChunkPlan::ThroughBacking,
+                Some(slot) if !slot.is_clean() && !uses_log => return ChunkPlan::ThroughBacking,
                 _ if self.is_partial(memory, *block) => partial.push(*block),
                 _ => {}
             }
         }
         if !partial.is_empty() {
-            return Chunk::Fill(partial);
+            return ChunkPlan::Fill(partial);
         }
         let mut records: Vec<Record<S>> = Vec::new();
         for block in blocks {
@@ -416,7 +418,7 @@ impl<S: Seam> Shard<S> {
             state.log_tracker.begin_append(*block, stage);
             records.push(Record { address, epoch, content: Content::Data(data) });
         }
-        Chunk::Records(records)
+        ChunkPlan::Records(records)
     }
 
     /// Makes tombstones of the ranges durable, if a recovery could find records of the volume. The content of the

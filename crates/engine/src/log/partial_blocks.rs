@@ -1,8 +1,8 @@
 //! Partial blocks: dirty blocks of which only some sectors are in memory, as clients write them whose requests do not
 //! begin and end at blocks. The log takes whole blocks, so the other sectors are read first (R3).
 //!
-//! A log flush that an operation waits for fills its partial blocks, many at once. One that nothing waits for leaves
-//! them out, because the log is faster than these reads. A task then fills them, and a later flush logs them.
+//! A log flush that an operation waits for fills its partial blocks, many at once. A background flush leaves them out,
+//! because the log is faster than these reads. A task then fills them, and a later flush logs them.
 
 use seam::{DiskError, Seam};
 use task_sync::{BoxFuture, join};
@@ -23,7 +23,7 @@ const LEFT_OUT_BLOCKS_MAX: usize = 4_096;
 type BlockFillResult = (BlockNo, Result<(), DiskError>);
 
 impl<S: Seam> Shard<S> {
-    /// True if only some sectors of the block are in memory, and their content is not on the backing.
+    /// True if only some sectors of the block are in memory, and their content is not durable on the backing.
     pub fn is_partial(&self, memory: &MemoryCache<S>, block: BlockNo) -> bool {
         memory.find(self.volume_number, block).is_some_and(|id| {
             let slot = memory.slot(id);
@@ -31,7 +31,7 @@ impl<S: Seam> Shard<S> {
         })
     }
 
-    /// The partial blocks among these changes that a log flush which nothing waits for leaves out.
+    /// The partial blocks among these changes that a background flush of the log leaves out.
     pub fn partial_blocks_to_leave_out(&self, memory: &MemoryCache<S>, changed: &ChangeSet) -> Vec<BlockNo> {
         let unreadable = self.partial_blocks.unreadable_blocks.take();
         let is_left_out = |block: &BlockNo| {
@@ -40,8 +40,9 @@ impl<S: Seam> Shard<S> {
         changed.blocks.iter().copied().filter(is_left_out).take(LEFT_OUT_BLOCKS_MAX).collect()
     }
 
-    /// Fills the blocks that a flush has left out, in a task. While one does so, these are left to a later flush.
-    pub fn fill_left_out(self: &ShardRef<S>, blocks: Vec<BlockNo>) {
+    /// Starts a task that fills the blocks that a flush has left out. While an earlier task runs, a later flush finds
+    /// them again.
+    pub fn start_left_out_fills(self: &ShardRef<S>, blocks: Vec<BlockNo>) {
         let state = &self.partial_blocks;
         state.left_out_blocks.set(blocks.len() as u64);
         if blocks.is_empty() || state.is_filling.replace(true) {
@@ -71,8 +72,8 @@ impl<S: Seam> Shard<S> {
         });
     }
 
-    /// Fills the first of these partial blocks, for which an operation waits, and of those among the first of the
-    /// `further` blocks.
+    /// Fills the first of these partial blocks, and of those among the first of the `further` blocks. Fails with the
+    /// first error of `partial`.
     pub async fn fill_partial_blocks(&self, partial: &[BlockNo], further: &[BlockNo]) -> Result<(), DiskError> {
         let mut blocks = partial[..partial.len().min(CONCURRENT_FILLS_MAX)].to_vec();
         let needed = blocks.len();

@@ -1,6 +1,6 @@
 //! Spilling: dirty blocks leave memory when the flash log durably holds their content and no write to the backing is in
-//! flight. Flash, not memory, then bounds the amount of dirty data. When memory holds much dirty data, or changes that
-//! are not logged for long, the log is flushed without a client's request.
+//! flight. Flash, not memory, then bounds the amount of dirty data. If memory holds much dirty data, or changes stay
+//! unlogged for long, a background flush of the log makes blocks ready to be spilled.
 
 use std::rc::Rc;
 
@@ -8,9 +8,9 @@ use seam::{Nanos, Seam};
 
 use crate::shard::{Shard, ShardRef};
 
-/// Pause after a flush without a client's request.
+/// Pause after a background flush.
 const PAUSE_AFTER_FLUSH: Nanos = Nanos::from_millis(5);
-/// Pause after such a flush failed.
+/// Pause after a background flush that failed.
 const PAUSE_AFTER_FAILURE: Nanos = Nanos::from_millis(200);
 
 impl<S: Seam> Shard<S> {
@@ -34,9 +34,9 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Flushes the log in a separate task if memory holds much dirty data, the list of changes is long, changes were
-    /// not logged for long, or destage waits for the record of a zero-range.
-    pub fn flush_log_if_due(self: &ShardRef<S>) {
+    /// Starts a background flush of the log if memory holds much dirty data, the list of changes is long, changes have
+    /// stayed unlogged for long, or destage waits for the record of a zero-range.
+    pub fn start_log_flush_if_due(self: &ShardRef<S>) {
         if !self.uses_log() || self.background_flushes.is_log_flush_running.get() {
             return;
         }
@@ -55,7 +55,7 @@ impl<S: Seam> Shard<S> {
         self.log_destage.is_zero_range_waiting.set(false);
         let shard = Rc::clone(self);
         self.seam().spawn(async move {
-            let pause = match shard.flush_log_in_background().await {
+            let pause = match shard.join_log_flush().await {
                 Ok(()) => PAUSE_AFTER_FLUSH,
                 // The next flush that a client requests reports the error.
                 Err(_) => PAUSE_AFTER_FAILURE,
@@ -67,22 +67,22 @@ impl<S: Seam> Shard<S> {
 
     /// Number of dirty blocks above which blocks are spilled.
     fn spill_threshold_blocks(&self) -> u64 {
-        self.last_not_clean_limit_blocks() * u64::from(self.core.spec().spill_percent) / 100
+        self.not_clean_limit_blocks() * u64::from(self.core.spec().spill_percent) / 100
     }
 
-    /// True if much of the dirty data may be unlogged, so that it is logged before blocks have to be spilled.
+    /// True if much dirty data is unlogged: it has to be in the log before blocks can be spilled.
     fn has_much_unlogged_data(&self) -> bool {
         self.changed_blocks_to_log() > self.spill_threshold_blocks() / 4
             && self.state.borrow().not_clean_blocks() > self.spill_threshold_blocks() * 3 / 4
     }
 
-    /// Number of changed blocks that a flush which nothing waits for can log.
+    /// Number of changed blocks that a background flush of the log would append.
     fn changed_blocks_to_log(&self) -> u64 {
         let changes = self.state.borrow().log_tracker.changed_blocks_to_log();
         changes.saturating_sub(self.partial_blocks.left_out_blocks.get())
     }
 
-    /// True if the oldest change that is not logged may be as old as dirty data without a log may get.
+    /// True if the oldest unlogged change may have reached the age limit of dirty data.
     fn has_old_unlogged_data(&self) -> bool {
         let state = self.state.borrow();
         state.log_tracker.has_changes()

@@ -9,7 +9,7 @@ use seam::Seam;
 use crate::RequestError;
 use crate::fill::reload::ReloadReason;
 use crate::memory::{BlockNo, Sectors};
-use crate::shard::write_wait::WriteWait;
+use crate::shard::write_wait::{WaitFor, WriteWait};
 use crate::shard::{Shard, ShardRef};
 
 /// Blocks destaged in one batch.
@@ -18,8 +18,9 @@ const DESTAGE_BATCH_BLOCKS: usize = 256;
 const RELOAD_RUN_BLOCKS: u64 = 64;
 
 impl<S: Seam> Shard<S> {
-    /// Destages this volume's blocks whose records are in the oldest segments, and flushes the backing. Blocks that are
-    /// in flight, or whose state on the backing is in doubt, are left to a full destage.
+    /// Destages this volume's blocks whose records are in the oldest segments, and flushes the backing. It does not
+    /// wait for blocks in flight without newer content, nor for spilled blocks under another task's fill guard: a full
+    /// destage covers them.
     pub(super) async fn destage_log_tail(self: &ShardRef<S>) -> Result<(), RequestError> {
         let Some(store) = self.core.log() else { return Err(RequestError::ShuttingDown) };
         let segments = store.oldest_segments();
@@ -31,7 +32,7 @@ impl<S: Seam> Shard<S> {
         if blocks.is_empty() {
             return Ok(());
         }
-        let losses = self.state.borrow().backing_losses;
+        let backing_losses = self.state.borrow().backing_losses;
         for batch in blocks.chunks(DESTAGE_BATCH_BLOCKS) {
             for run in batch.chunk_by(|block, next| block.next() == *next) {
                 self.reload_spilled(run[0].run(run.len() as u64)).await?;
@@ -45,9 +46,9 @@ impl<S: Seam> Shard<S> {
                     }
                 }
             });
-            self.wait_until_written(Some(wait), false, losses).await?;
+            self.wait_until_written(Some(wait), WaitFor::Written, backing_losses).await?;
         }
-        self.flush_backing_or_rewrite(losses).await
+        self.flush_backing_or_rewrite(backing_losses).await
     }
 
     /// Reloads the spilled blocks among these, except blocks under another task's fill guard.

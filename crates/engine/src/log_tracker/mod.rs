@@ -2,8 +2,8 @@
 //!
 //! A record is retired when something newer is durable: a newer record, or the content on the backing. For the backing,
 //! a write sent after the record was taken must have completed, and a flush of the backing must cover it (R7,
-//! docs/rules.md). [`WritebackStage`] is the write-back stage of a block. Records still at the first stage whose block
-//! is not in memory are held compactly in a [`RecordIndex`].
+//! docs/rules.md). [`WritebackStage`] is the write-back stage of a block. Durable records of spilled blocks are held
+//! compactly in a [`RecordIndex`].
 
 pub mod block_index;
 mod change_set;
@@ -153,8 +153,8 @@ impl LogTracker {
     }
 
     /// Number of spilled blocks: a record alone holds their newest content.
-    pub fn spilled_blocks(&self) -> u64 {
-        self.record_index.spilled_blocks()
+    pub fn spilled_count(&self) -> u64 {
+        self.record_index.spilled_count()
     }
 
     /// Bytes of memory that the index of spilled blocks takes.
@@ -303,12 +303,12 @@ impl LogTracker {
     }
 
     /// Like [`LogTracker::take_changes`], but leaves out the blocks that have bypassed the log since a time later than
-    /// `left_out_after`.
-    pub fn take_changes_beside_streams(&mut self, left_out_after: Nanos, left_out: &[BlockNo]) -> Rc<ChangeSet> {
+    /// `bypassed_after`.
+    pub fn take_changes_except_streams(&mut self, bypassed_after: Nanos, left_out: &[BlockNo]) -> Rc<ChangeSet> {
         if self.changes.covers_whole_volume {
             return self.take_changes(left_out);
         }
-        self.stream_bypass.remove_older(left_out_after);
+        self.stream_bypass.remove_older(bypassed_after);
         self.begin_log_flush(left_out)
     }
 
@@ -585,7 +585,7 @@ impl LogTracker {
         let blocks: Vec<BlockNo> = self.entries.keys().copied().filter(|block| is_durable(*block)).collect();
         // A write of the newest content may have failed since, so these records prove nothing about the backing.
         blocks.into_iter().for_each(|block| self.retire_record(block, false));
-        for block in self.record_index.superseded().into_iter().filter(|block| is_durable(*block)) {
+        for block in self.record_index.superseded_blocks().into_iter().filter(|block| is_durable(*block)) {
             let position = self.take_from_index(block);
             self.retirable_positions.extend(position);
         }
@@ -701,9 +701,9 @@ mod tests {
         let taken = tracker.take_changes(&[]);
         [4, 5].into_iter().for_each(|block| tracker.record_stream_change(BlockNo(block), Nanos(10), 8));
         tracker.end_log_flush(&taken, false);
-        let beside_stream = tracker.take_changes_beside_streams(Nanos(5), &[]);
-        assert!(beside_stream.blocks.is_empty(), "the stream bypasses the log");
-        tracker.end_log_flush(&beside_stream, false);
+        let without_stream = tracker.take_changes_except_streams(Nanos(5), &[]);
+        assert!(without_stream.blocks.is_empty(), "the stream bypasses the log");
+        tracker.end_log_flush(&without_stream, false);
         [4, 5].into_iter().for_each(|block| tracker.record_clean(BlockNo(block).single()));
         let ranges: Vec<_> = tracker.take_changes(&[]).ranges.clone().into_iter().collect();
         let expected = [(BlockNo(4), (BlockNo(6), RangeChange::Outdated)), (BlockNo(6), (BlockNo(9), zeroed))];

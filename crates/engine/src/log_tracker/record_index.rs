@@ -1,8 +1,8 @@
-//! Compact index of the log records that are not in flight: sorted, about 16 bytes each, because flash and not memory
-//! bounds their number.
+//! Compact index of the durable log records of blocks that were spilled and whose write-back has not started: sorted,
+//! 16 bytes and an overhead each (18 to 24 in all), because flash and not memory bounds their number.
 //!
 //! A record in the index either holds its block's newest content (the block is *spilled*: no other copy exists), or is
-//! *superseded* and still held, because nothing newer is durable yet.
+//! *superseded* by a write and still held, because nothing newer is durable yet.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use flash::{BlockNo, Position, SegmentNo};
 
 use super::block_index::{BlockIndex, Value};
 
-/// Flag in the second word: the record holds the block's newest content.
+/// Flag in the word of the position's index: the block is spilled, so this record alone holds its newest content.
 const SPILLED_FLAG: u32 = 1 << 31;
 
 /// A record in the index.
@@ -63,7 +63,7 @@ impl RecordIndex {
     }
 
     /// Number of spilled blocks.
-    pub fn spilled_blocks(&self) -> u64 {
+    pub fn spilled_count(&self) -> u64 {
         self.spilled_count as u64
     }
 
@@ -140,7 +140,7 @@ impl RecordIndex {
     }
 
     /// The blocks whose records are superseded but still held.
-    pub fn superseded(&self) -> Vec<BlockNo> {
+    pub fn superseded_blocks(&self) -> Vec<BlockNo> {
         if self.spilled_count == self.records.len() {
             return Vec::new();
         }
@@ -256,13 +256,13 @@ mod tests {
                 });
                 assert_eq!(run, expected);
                 assert_eq!(
-                    (index.len(), index.spilled_blocks()),
+                    (index.len(), index.spilled_count()),
                     (map.len(), map.values().filter(|record| record.is_spilled).count() as u64)
                 );
             }
             let superseded: Vec<BlockNo> =
                 map.iter().filter(|(_, record)| !record.is_spilled).map(|(block, _)| *block).collect();
-            assert_eq!(index.superseded(), superseded);
+            assert_eq!(index.superseded_blocks(), superseded);
         }
     }
 
@@ -273,13 +273,13 @@ mod tests {
             let (mut loaded, mut inserted) = (RecordIndex::default(), RecordIndex::default());
             loaded.bulk_load(records());
             records().for_each(|(block, record)| inserted.insert(block, record));
-            assert_eq!((loaded.len(), loaded.spilled_blocks()), (inserted.len(), inserted.spilled_blocks()));
+            assert_eq!((loaded.len(), loaded.spilled_count()), (inserted.len(), inserted.spilled_count()));
             assert!(loaded.memory_bytes() <= 18 * loaded.len(), "{} bytes", loaded.memory_bytes());
             for (block, record) in records() {
                 assert_eq!(loaded.get(block), Some(record));
                 assert_eq!(loaded.get(block.next()), inserted.get(block.next()));
             }
-            assert_eq!(loaded.superseded(), inserted.superseded());
+            assert_eq!(loaded.superseded_blocks(), inserted.superseded_blocks());
             for block in [4, 6, 2_000 * step + 9].map(BlockNo) {
                 if loaded.get(block).is_none() {
                     loaded.insert(block, entry(1, true));

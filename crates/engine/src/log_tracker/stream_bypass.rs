@@ -9,7 +9,7 @@ use flash::BlockNo;
 use seam::Nanos;
 
 /// Waiting blocks are destaged once there are this many.
-const DUE_BLOCKS_MIN: usize = 128;
+const DESTAGED_BLOCKS_MIN: usize = 128;
 /// Fewer blocks are destaged this long after the last one was written.
 const QUIET_AFTER: Nanos = Nanos::from_millis(100);
 
@@ -96,16 +96,16 @@ impl StreamBypass {
     /// True if so many blocks wait that they are destaged while the stream goes on. `blocks_max`: as for
     /// [`StreamBypass::add`].
     pub fn has_many_waiting(&self, blocks_max: usize) -> bool {
-        self.waiting_blocks.len() >= DUE_BLOCKS_MIN.min(blocks_max / 2).max(1)
+        self.waiting_blocks.len() >= DESTAGED_BLOCKS_MIN.min(blocks_max / 2).max(1)
     }
 
-    /// True if waiting blocks are to be destaged.
-    pub fn is_due(&self, now: Nanos, blocks_max: usize) -> bool {
+    /// True if waiting blocks are to be destaged: they are many, or the stream has stopped.
+    pub fn must_destage_stream(&self, now: Nanos, blocks_max: usize) -> bool {
         let is_quiet = now.since(self.last_write_at) >= QUIET_AFTER;
         self.has_many_waiting(blocks_max) || is_quiet && !self.waiting_blocks.is_empty()
     }
 
-    /// True if a flush of the backing is due, because many blocks were sent.
+    /// True if so many blocks were sent that a flush of the backing should make them clean.
     pub fn has_many_sent(&self, blocks_max: usize) -> bool {
         self.bypassed_since.len() - self.waiting_blocks.len() > blocks_max / 2
     }
@@ -130,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn few_blocks_are_due_once_the_stream_is_quiet() {
+    fn few_blocks_are_destaged_once_the_stream_is_quiet() {
         let mut bypass = StreamBypass::default();
-        assert!(!bypass.is_due(LATER, 1_000), "no block waits");
+        assert!(!bypass.must_destage_stream(LATER, 1_000), "no block waits");
         bypass.add(BlockNo(0), Nanos::ZERO, 1_000);
-        assert!(!bypass.is_due(Nanos(QUIET_AFTER.0 - 1), 1_000));
-        assert!(bypass.is_due(QUIET_AFTER, 1_000));
-        (1..DUE_BLOCKS_MIN as u64).for_each(|number| assert!(bypass.add(BlockNo(number), LATER, 1_000)));
-        assert!(bypass.is_due(LATER, 1_000), "many blocks are due at once");
+        assert!(!bypass.must_destage_stream(Nanos(QUIET_AFTER.0 - 1), 1_000));
+        assert!(bypass.must_destage_stream(QUIET_AFTER, 1_000));
+        (1..DESTAGED_BLOCKS_MIN as u64).for_each(|number| assert!(bypass.add(BlockNo(number), LATER, 1_000)));
+        assert!(bypass.must_destage_stream(LATER, 1_000), "many blocks are destaged at once");
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub struct RangeTags {
     /// First blocks of ranges that appeared, disappeared or changed their end since the last update.
     changed_ranges: Vec<BlockNo>,
     /// Tags now in persisted memory, each with its index there; `None` if the table of range tags was full.
-    written_tags: BTreeMap<BlockNo, (RangeTag, Option<u32>)>,
+    stored_tags: BTreeMap<BlockNo, (RangeTag, Option<u32>)>,
 }
 
 impl RangeTags {
@@ -36,12 +36,14 @@ impl RangeTags {
         let mut obsolete = Vec::new();
         for start in std::mem::take(&mut self.changed_ranges) {
             let present = range_at(start);
-            if present == self.written_tags.get(&start).map(|(tag, _)| *tag) {
+            if present == self.stored_tags.get(&start).map(|(tag, _)| *tag) {
                 continue;
             }
+            // The new tag is written before the caller removes the old one: a kill in between leaves both, and the
+            // newer one counts. In the other order the range would have no tag.
             let old = match present {
-                Some(present) => self.written_tags.insert(start, (present, write_tag(present))),
-                None => self.written_tags.remove(&start),
+                Some(present) => self.stored_tags.insert(start, (present, write_tag(present))),
+                None => self.stored_tags.remove(&start),
             };
             obsolete.extend(old.and_then(|(_, index)| index));
         }

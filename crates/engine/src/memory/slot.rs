@@ -39,12 +39,12 @@ impl Sectors {
     }
 
     /// True if the set is one run that begins with the block's first sector.
-    pub fn is_head(self) -> bool {
+    pub fn is_prefix(self) -> bool {
         self != Sectors::NONE && self.0 & self.0.wrapping_add(1) == 0
     }
 
     /// True if the set is one run that ends with the block's last sector.
-    pub fn is_tail(self) -> bool {
+    pub fn is_suffix(self) -> bool {
         self != Sectors::NONE && !self.0 & (!self.0).wrapping_add(1) == 0
     }
 
@@ -84,9 +84,9 @@ pub struct UnflushedWrite {
 
 /// A cached block.
 ///
-/// Invariants: `data` is present exactly while the slot is in use. (1) Only a slot that is neither dirty nor in flight
-/// nor written may be evicted. (2) `present` never shrinks while the slot is in use. (3) At most one write of a block
-/// is in flight to the backing at any time. (4) A block with a slot is in no zero-range that is still dirty.
+/// Invariants: (1) Only a slot that is neither dirty nor in flight nor written may be evicted. (2) `present` never
+/// shrinks while the slot is in use. (3) At most one write of a block is in flight to the backing at any time. (4) A
+/// block with a slot is in no zero-range that is still dirty. (5) `data` is present exactly while the slot is in use.
 ///
 /// The fields that a hit reads come first and share a cache line.
 #[repr(C, align(64))]

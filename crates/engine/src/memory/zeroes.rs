@@ -128,7 +128,7 @@ impl ZeroRanges {
     pub fn mergeable_predecessor(&self, start: BlockNo) -> Option<BlockNo> {
         let range = self.ranges.get(&start)?;
         let (left, before) = self.ranges.range(..start).next_back()?;
-        (before.end == start && before.merges_with(range) && range.end.since(*left) <= MERGED_BLOCKS_MAX)
+        (before.end == start && before.merges_with(range) && range.end.distance_from(*left) <= MERGED_BLOCKS_MAX)
             .then_some(*left)
     }
 

@@ -33,14 +33,14 @@ impl<S: Seam> Shard<S> {
             self.with_state(|state, memory| state.clean_written(memory, CompletionNo::MAX));
             return BackingFlushResult::Durable;
         }
-        // `losses` is read first: this flush does not cover data that a reconnect has just made dirty again.
-        let losses = self.state.borrow().backing_losses;
+        // `backing_losses` is read first: this flush does not cover data that a reconnect has just made dirty again.
+        let backing_losses = self.state.borrow().backing_losses;
         self.detect_reconnect();
         let target = self.state.borrow().next_completion();
         loop {
             {
                 let state = self.state.borrow();
-                if state.backing_losses != losses {
+                if state.backing_losses != backing_losses {
                     return BackingFlushResult::Lost;
                 }
                 if state.flushed_below >= target {
@@ -71,7 +71,7 @@ impl<S: Seam> Shard<S> {
                 let mut destaged = Default::default();
                 // A flush that spans a reconnect proves nothing, whatever its result: written data is dirty again by
                 // now.
-                let lost = state.backing_losses != losses;
+                let lost = state.backing_losses != backing_losses;
                 match &result {
                     _ if lost => {}
                     Ok(()) => destaged = state.clean_written(memory, covered),

@@ -56,7 +56,7 @@ impl<S: Seam> Shard<S> {
             return None;
         }
         if pages.wants_flush() {
-            self.core.flush_backings_to_free_dirty_regions();
+            self.core.start_freeing_dirty_regions();
         }
         Some(pages.begin_write(blocks).await)
     }
@@ -165,8 +165,8 @@ impl<S: Seam> Shard<S> {
 }
 
 impl<S: Seam> CoreState<S> {
-    /// Flushes backings in the background to free dirty regions of the write-intent log, which are running out.
-    pub fn flush_backings_to_free_dirty_regions(self: &Rc<Self>) {
+    /// Starts flushes of the backings that free dirty regions of the write-intent log, which are running out.
+    pub fn start_freeing_dirty_regions(self: &Rc<Self>) {
         if !self.is_freeing_dirty_regions.replace(true) {
             let core_state = Rc::clone(self);
             self.seam().spawn(async move {

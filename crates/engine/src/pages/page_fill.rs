@@ -44,19 +44,19 @@ impl<S: Seam> Shard<S> {
         }
         if !self.is_settled() {
             // Content read now may not be durable on the backing. The flush lets the next page fill succeed.
-            self.flush_in_background();
+            self.start_settling_flush();
             return None;
         }
         Some(page)
     }
 
-    /// Flushes the backing in a task, so that content read later is durable there.
-    fn flush_in_background(self: &ShardRef<S>) {
-        if !self.flash_tier.page_fill_budget.is_flush_running.replace(true) {
+    /// Starts a flush of the backing, unless one runs, so that content read later is durable there.
+    fn start_settling_flush(self: &ShardRef<S>) {
+        if !self.flash_tier.is_settling_flush_running.replace(true) {
             let shard = Rc::clone(self);
             self.seam().spawn(async move {
                 shard.flush_if_unsettled().await;
-                shard.flash_tier.page_fill_budget.is_flush_running.set(false);
+                shard.flash_tier.is_settling_flush_running.set(false);
             });
         }
     }
@@ -89,7 +89,7 @@ impl<S: Seam> Shard<S> {
             self.counters.add(&self.counters.backing_errors, u64::from(result.is_ok()));
             return result;
         };
-        let indexes = run.start.since(blocks.start) as usize..run.end.since(blocks.start) as usize;
+        let indexes = run.start.distance_from(blocks.start) as usize..run.end.distance_from(blocks.start) as usize;
         let run_content = content[indexes].to_vec();
         self.with_state(|state, memory| {
             for (block, data) in BlockNo::each(&run).zip(&run_content) {

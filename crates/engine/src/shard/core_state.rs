@@ -194,7 +194,7 @@ impl<S: Seam> CoreState<S> {
         self.log.borrow().clone()
     }
 
-    /// True if the log needs records to be retired soon.
+    /// True if so few segments of the log are free that records have to be retired soon.
     pub fn is_log_crowded(&self) -> bool {
         self.log.borrow().as_ref().is_some_and(|store| {
             let (free, total) = store.room();
@@ -346,7 +346,8 @@ impl<S: Seam> CoreState<S> {
         }
     }
 
-    /// Waits until buffers may have become free. While data is dirty, the tick runs, by which destage frees some.
+    /// Wakes the pumps, whose destage frees buffers, and sleeps briefly. While data is dirty, the tick runs, which
+    /// destage needs.
     pub async fn pause_for_buffers(self: &Rc<Self>) {
         self.shards().iter().for_each(|shard| shard.destage_work.notify());
         self.seam.sleep(ALLOC_PAUSE).await;

@@ -35,7 +35,7 @@ impl FillGuard {
 
     /// Sectors of a block that changed since the fill began.
     pub fn invalidated(&self, block: BlockNo) -> Sectors {
-        self.invalidated.borrow()[block.since(self.blocks.start) as usize]
+        self.invalidated.borrow()[block.distance_from(self.blocks.start) as usize]
     }
 
     /// Waits until the fill ends.
@@ -47,7 +47,7 @@ impl FillGuard {
         let (start, end) = (self.blocks.start.max(blocks.start), self.blocks.end.min(blocks.end));
         let mut invalidated = self.invalidated.borrow_mut();
         for block in BlockNo::each(&(start..end)) {
-            let entry = &mut invalidated[block.since(self.blocks.start) as usize];
+            let entry = &mut invalidated[block.distance_from(self.blocks.start) as usize];
             *entry = entry.with(sectors);
         }
     }

@@ -33,9 +33,9 @@ pub struct LogFlushProgress {
 
 /// State of the flushes of one shard that no client requested.
 pub struct BackgroundFlushes {
-    /// A flush of the backing is in flight.
-    pub is_backing_flush_running: Cell<bool>,
-    /// Time of the last flush of the backing.
+    /// A flush of the backing, or of the whole volume, that no client requested is running.
+    pub is_background_flush_running: Cell<bool>,
+    /// Time at which the last one began.
     pub last_backing_flush_at: Cell<Nanos>,
     /// A flush of the log is in flight.
     pub is_log_flush_running: Cell<bool>,
@@ -47,7 +47,7 @@ impl BackgroundFlushes {
     /// The state of a volume that is attached at `now`.
     pub fn new(now: Nanos) -> Self {
         BackgroundFlushes {
-            is_backing_flush_running: Cell::new(false),
+            is_background_flush_running: Cell::new(false),
             last_backing_flush_at: Cell::new(now),
             is_log_flush_running: Cell::new(false),
             next_log_flush_at: Cell::new(Nanos::ZERO),

@@ -26,7 +26,7 @@ pub struct LogDestage {
     /// Binary logarithm of the factor by which the segments of a round may hold more live records than the round takes
     /// blocks. It grows while rounds find few blocks, for example because other volumes have the oldest records.
     pub widening_log2: Cell<u32>,
-    due_blocks: RefCell<BTreeSet<BlockNo>>,
+    queued_blocks: RefCell<BTreeSet<BlockNo>>,
     /// The segments of the last round hold records of zero-ranges.
     pub includes_zeroes: Cell<bool>,
     /// Destage waits for the record of a zero-range, which a flush of the log in the background appends.
@@ -37,8 +37,8 @@ pub struct LogDestage {
 
 impl LogDestage {
     /// Blocks of the current batch that the pump has not selected yet. Entries may be out of date.
-    pub fn due_blocks(&self) -> RefMut<'_, BTreeSet<BlockNo>> {
-        self.due_blocks.borrow_mut()
+    pub fn queued_blocks(&self) -> RefMut<'_, BTreeSet<BlockNo>> {
+        self.queued_blocks.borrow_mut()
     }
 
     /// True if the segments of the last round hold records of zero-ranges.

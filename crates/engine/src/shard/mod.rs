@@ -215,13 +215,14 @@ impl<S: Seam> Shard<S> {
         self.core.has_log() && (self.uses_log() || self.state.borrow().log_tracker.has_records())
     }
 
-    /// Limit of this shard's blocks that are not clean: two thirds of the free part of the bound. So a single volume
-    /// gets two thirds, and there is always room for another one (dynamic thresholds, Choudhury and Hahne).
-    pub fn not_clean_limit_blocks(&self) -> u64 {
+    /// Computes the limit of this shard's blocks that are not clean: two thirds of the free part of the core's limit.
+    /// So a single volume gets two thirds, and there is always room for another one (dynamic thresholds, Choudhury and
+    /// Hahne).
+    pub fn compute_not_clean_limit_blocks(&self) -> u64 {
         let spec = self.core.spec();
-        let bound = self.seam().blocks_total() as u64 * u64::from(spec.dirty_max_percent) / 100;
+        let core_limit = self.seam().blocks_total() as u64 * u64::from(spec.dirty_max_percent) / 100;
         let others = self.core.not_clean_blocks().saturating_sub(self.state.borrow().not_clean_blocks());
-        let free = bound.saturating_sub(others);
+        let free = core_limit.saturating_sub(others);
         // Such blocks cannot be evicted: they may take at most half of the memory maximum.
         (free * 2 / 3).min(self.memory_max_blocks() / 2).max(1)
     }
@@ -256,7 +257,7 @@ impl<S: Seam> Shard<S> {
                 let state = self.state.borrow();
                 let is_flush_awaited =
                     state.log_flush.single_flight.is_running() && self.flush_batcher.is_run_awaited();
-                is_flush_awaited || self.is_destage_awaited(&state)
+                is_flush_awaited || self.client_waits_for_progress(&state)
             }
             Cause::Readahead | Cause::Promotion => false,
         };
@@ -326,7 +327,7 @@ pub fn spans(at: ByteOffset, len_bytes: usize) -> impl Iterator<Item = Span> {
     let mut from = 0;
     std::iter::from_fn(move || {
         let position = at.plus(from as u64);
-        let start = position.in_block();
+        let start = position.offset_in_block();
         let count = (BLOCK_BYTES - start).min(len_bytes - from);
         let span = Span { block: position.block(), offset_in_request: from, offset_in_block: start, len_bytes: count };
         from += count;

@@ -14,8 +14,9 @@ impl<S: Seam> Shard<S> {
         self.core.log().filter(|_| !self.is_abandoned.get())
     }
 
-    /// Retires all records whose content is durable elsewhere, also records that a flush has yet to replace.
-    pub fn retire_durable_records(&self) {
+    /// Retires the records of zero-ranges whose blocks are durable on the backing, also those that a flush has yet to
+    /// replace, and all records that newer content has replaced.
+    pub fn retire_durable_zero_records(&self) {
         self.with_state(|state, memory| state.retire_durable_zeroes(memory, self.volume_number));
         self.retire_records();
     }

@@ -144,7 +144,7 @@ impl State {
 
     /// True if there is work that depends on time.
     pub fn needs_tick(&self) -> bool {
-        self.not_clean_blocks() > 0 || self.log_tracker.spilled_blocks() > 0
+        self.not_clean_blocks() > 0 || self.log_tracker.spilled_count() > 0
     }
 
     /// Completions on the backing that await its flush; a block written several times counts each time.
@@ -227,7 +227,7 @@ impl State {
     /// Time since which the oldest dirty block or range has been dirty, spilled blocks included.
     pub fn oldest_dirty<S: Seam>(&mut self, memory: &MemoryCache<S>, volume_number: u32) -> Option<Nanos> {
         let block = self.oldest_dirty_in_memory(memory, volume_number);
-        let spilled = (self.log_tracker.spilled_blocks() > 0).then_some(self.spilled_since);
+        let spilled = (self.log_tracker.spilled_count() > 0).then_some(self.spilled_since);
         // A recovery may find more ranges than requests can add; all of them are destaged at once then.
         let dirty = self.zeroes.iter().take(RANGES_MAX).filter(|(_, range)| range.state == ZeroState::Dirty);
         let range = dirty.map(|(_, range)| range.dirty_since).min();
@@ -412,7 +412,7 @@ impl State {
         self.not_clean_blocks -= 1;
         memory.update_pin(id, false);
         memory.remove(id);
-        let is_first = self.log_tracker.spilled_blocks() == 0;
+        let is_first = self.log_tracker.spilled_count() == 0;
         self.spilled_since = if is_first { since } else { self.spilled_since.min(since) };
         self.log_tracker.spill(block);
     }
@@ -435,7 +435,7 @@ impl State {
             (block, position, is_valid)
         }));
         invalid.into_iter().for_each(|run| self.mark_outdated(run));
-        self.epochs.add_many(Epoch::OLDEST, self.log_tracker.spilled_blocks());
+        self.epochs.add_many(Epoch::OLDEST, self.log_tracker.spilled_count());
     }
 
     /// Marks the log's records of these blocks as outdated: the next flush appends tombstones.
@@ -610,7 +610,7 @@ impl State {
         }
         let remaining = self.zeroes.in_flight(blocks.clone(), id);
         let end = |start: &BlockNo| self.zeroes.find(*start).map_or(*start, |(_, range)| range.end);
-        if remaining.iter().map(|start| end(start).since(*start)).sum::<u64>() < BlockNo::count(&blocks) {
+        if remaining.iter().map(|start| end(start).distance_from(*start)).sum::<u64>() < BlockNo::count(&blocks) {
             waits.iter().for_each(|wait| wait.mark_replaced());
         }
         let starts = if remaining.is_empty() { vec![blocks.start] } else { remaining };

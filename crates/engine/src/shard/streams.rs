@@ -49,7 +49,7 @@ impl Streams {
     /// 3/4 of its range.
     pub fn record_write(&mut self, at: ByteOffset, len_bytes: u64) -> bool {
         let Some((stream, has_progressed)) = self.advance(at, len_bytes) else { return false };
-        let is_dense = stream.run_bytes * 4 >= stream.next_offset.since(stream.first_offset) * 3;
+        let is_dense = stream.run_bytes * 4 >= stream.next_offset.distance_from(stream.first_offset) * 3;
         has_progressed && is_dense && stream.is_sequential()
     }
 
@@ -70,7 +70,7 @@ impl Streams {
             return StreamRead { is_sequential: stream.is_sequential(), readahead: None };
         }
         stream.readahead_end = stream.readahead_end.max(end);
-        if stream.readahead_end.since(end) > stream.window_bytes / 2 {
+        if stream.readahead_end.distance_from(end) > stream.window_bytes / 2 {
             return StreamRead { is_sequential: true, readahead: None };
         }
         let from = stream.readahead_end;
@@ -108,7 +108,7 @@ impl Streams {
         let stream = &mut self.recent[0];
         let has_progressed = end > stream.next_offset;
         if has_progressed {
-            stream.run_bytes += end.since(stream.next_offset.max(at));
+            stream.run_bytes += end.distance_from(stream.next_offset.max(at));
             stream.next_offset = end;
         }
         Some((stream, has_progressed))

@@ -44,10 +44,10 @@ pub struct Throttle {
     pub limit_blocks: Cell<u64>,
     /// Start time of the next write above the soft limit.
     pub next_write_at: Cell<Nanos>,
-    /// Next queue number for a writer that waits for room.
-    pub next_queue_number: Cell<u64>,
-    /// The number being served.
-    pub served_queue_number: Cell<u64>,
+    /// Ticket of the next writer that queues for room.
+    pub next_ticket: Cell<u64>,
+    /// Ticket of the writer at the head of the queue.
+    pub served_ticket: Cell<u64>,
     /// Number of blocks and zero-ranges destaged or spilled.
     completed_units: Cell<u64>,
     /// Time of the last measurement, and `completed_units` then.
@@ -127,11 +127,11 @@ impl<S: Seam> Shard<S> {
     /// Measures the pace and updates the limit, which depends on the other volumes.
     pub fn refresh_throttle(&self) {
         self.throttle.measure(self.seam().now());
-        self.throttle.limit_blocks.set(self.not_clean_limit_blocks());
+        self.throttle.limit_blocks.set(self.compute_not_clean_limit_blocks());
     }
 
-    /// The limit as last updated.
-    pub fn last_not_clean_limit_blocks(&self) -> u64 {
+    /// Limit of this shard's blocks that are not clean, as last computed.
+    pub fn not_clean_limit_blocks(&self) -> u64 {
         self.throttle.limit_blocks.get()
     }
 
@@ -169,13 +169,15 @@ impl<S: Seam> Shard<S> {
 
     /// True if a client waits for destage as such, and not for a particular block: for a flush, or for space in memory
     /// or in the log.
-    pub fn is_destage_awaited(&self, state: &State) -> bool {
-        let is_log_crowded = self.core.log_pressure_percent() == 100;
-        state.backing_flush.single_flight.is_running() || self.slows_writers(state.not_clean_blocks()) || is_log_crowded
+    pub fn client_waits_for_progress(&self, state: &State) -> bool {
+        let was_log_crowded_at_tick = self.core.log_pressure_percent() == 100;
+        state.backing_flush.single_flight.is_running()
+            || self.slows_writers(state.not_clean_blocks())
+            || was_log_crowded_at_tick
     }
 
     /// Maximum number of blocks that bypass the log.
     pub fn stream_bypass_blocks_max(&self) -> usize {
-        STREAM_BYPASS_BLOCKS_MAX.min(self.last_not_clean_limit_blocks() / STREAM_BYPASS_DIVISOR) as usize
+        STREAM_BYPASS_BLOCKS_MAX.min(self.not_clean_limit_blocks() / STREAM_BYPASS_DIVISOR) as usize
     }
 }

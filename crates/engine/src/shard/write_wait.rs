@@ -10,6 +10,22 @@ use seam::DiskError;
 
 use crate::wait::Signal;
 
+/// State of its blocks on the backing that a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitFor {
+    /// The writes of the blocks have completed.
+    Written,
+    /// The writes have completed, and a flush of the backing covers them.
+    Durable,
+}
+
+impl WaitFor {
+    /// The state that a request with or without the FUA flag waits for.
+    pub fn of_fua(fua: bool) -> Self {
+        if fua { WaitFor::Durable } else { WaitFor::Written }
+    }
+}
+
 /// Counts the remaining blocks of a request.
 #[derive(Default)]
 pub struct WriteWait {

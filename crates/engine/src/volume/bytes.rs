@@ -24,7 +24,7 @@ impl<S: Seam> Volume<S> {
         let before = out.len();
         let is_read = self.try_read(around.start, len_usize(&around), out);
         if is_read {
-            trim_pieces(out, before, at.since(around.start) as usize, len_bytes);
+            trim_pieces(out, before, at.distance_from(around.start) as usize, len_bytes);
         }
         is_read
     }
@@ -38,7 +38,7 @@ impl<S: Seam> Volume<S> {
     ) -> Result<(), RequestError> {
         let (around, before) = (round_out(at, len_bytes as u64)?, out.len());
         self.read(around.start, len_usize(&around), out).await?;
-        trim_pieces(out, before, at.since(around.start) as usize, len_bytes);
+        trim_pieces(out, before, at.distance_from(around.start) as usize, len_bytes);
         Ok(())
     }
 
@@ -77,7 +77,7 @@ impl<S: Seam> Volume<S> {
         if ends_inside && (last_sector > around.start || at == around.start) {
             self.read_sector(last_sector, &mut merged.0[len - SECTOR_BYTES..], trace).await?;
         }
-        merged.0[at.since(around.start) as usize..][..bytes.len()].copy_from_slice(bytes);
+        merged.0[at.distance_from(around.start) as usize..][..bytes.len()].copy_from_slice(bytes);
         self.0.shard.write(around.start, len, flags, &mut merged, trace).await
     }
 
@@ -134,7 +134,7 @@ impl<S: Seam> Volume<S> {
     ) -> Result<Vec<AllocationExtent>, RequestError> {
         let around = round_out(at, len_bytes)?;
         let mut runs = self.allocation(around.start, len_u64(&around)).await?;
-        let (mut skipped, mut remaining) = (at.since(around.start), len_bytes);
+        let (mut skipped, mut remaining) = (at.distance_from(around.start), len_bytes);
         for run in &mut runs {
             run.len_bytes -= std::mem::take(&mut skipped);
             run.len_bytes = run.len_bytes.min(remaining);
@@ -163,7 +163,7 @@ fn len_usize(range: &Range<ByteOffset>) -> usize {
 
 /// Length of a range in bytes.
 fn len_u64(range: &Range<ByteOffset>) -> u64 {
-    range.end.since(range.start)
+    range.end.distance_from(range.start)
 }
 
 /// Trims the pieces from `first_piece` on to the `len` bytes after the first `skipped_bytes`. Less than a sector is cut

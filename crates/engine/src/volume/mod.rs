@@ -128,7 +128,7 @@ impl<S: Seam> Volume<S> {
         }
         shard.apply_memory_quota();
         shard.seam().spawn(crate::destage::pump::run_pump(Rc::clone(&shard)));
-        crate::backing_check::start(&shard);
+        crate::backing_check::start_page_tasks(&shard);
         let attached_at = shard.seam().now();
         let heat = Heat::default();
         heat.advance(attached_at, geometry.size_bytes);
@@ -188,7 +188,7 @@ impl<S: Seam> Volume<S> {
             stats.written_bytes = state.written_blocks() * block;
             stats.dirty_bytes = state.epochs.unwritten_units() * block;
             stats.flash_dirty_bytes = state.log_tracker.len() as u64 * block;
-            stats.spilled_bytes = state.log_tracker.spilled_blocks() * block;
+            stats.spilled_bytes = state.log_tracker.spilled_count() * block;
             stats.spilled_index_bytes = state.log_tracker.index_bytes() as u64;
             stats.kept_index_bytes = shard.kept_records.borrow().memory_bytes() as u64;
             let oldest = state.oldest_dirty(memory, shard.volume_number);
@@ -651,10 +651,10 @@ impl<S: Seam> Volume<S> {
         self.0.shard.recover(records, image)
     }
 
-    /// Makes tombstones of all records past the volume's end durable. The data was given up when the volume was
-    /// attached, so it must not come back when the backing grows, even after a crash.
-    pub(crate) async fn discard_past_end(&self) -> Result<(), RequestError> {
-        self.0.shard.discard_past_end().await
+    /// Appends tombstones of all records past the volume's end. The data was given up when the volume was attached, so
+    /// it must not come back when the backing grows, even after a crash.
+    pub(crate) async fn append_tombstones_past_end(&self) -> Result<(), RequestError> {
+        self.0.shard.append_tombstones_past_end().await
     }
 
     /// Recovers the volume's persisted memory after a kill, before the volume is served. `source` returns the content

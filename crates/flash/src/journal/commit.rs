@@ -67,7 +67,7 @@ pub async fn run<S: Seam>(inner: Rc<Inner<S>>) {
     }
 }
 
-/// Writes one commit, and one piece of a checkpoint.
+/// Writes one commit. Before it, writes one piece of a checkpoint in progress, or as many as make room for the commit.
 async fn commit_once<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
     begin_checkpoint(inner);
     while inner.pages.borrow().journal.checkpoint.as_ref().is_some_and(|checkpoint| !checkpoint.is_at_end) {
@@ -203,7 +203,7 @@ fn regions_to_clear<S: Seam>(state: &mut PageState<S>, clears_early: bool) -> Ve
     settled.into_iter().take(count).collect()
 }
 
-/// When the write-intent log is nearly full, drops suspect pages and unproven recent writes of some settled regions, so
+/// Drops suspect pages and unproven recent writes of some settled regions if the write-intent log is nearly full, so
 /// that these regions can be cleared. They have been dirty since a crash, and no client has used the pages since.
 fn drop_suspects_of_settled_regions<S: Seam>(state: &mut PageState<S>) {
     if state.dirty_regions.len() < DIRTY_REGIONS_HIGH_WATERMARK {

@@ -1,9 +1,10 @@
-//! The map journal (R9, docs/rules.md): the slots of clean pages, and the dirty regions, as absolute records.
+//! The map journal (R9, docs/rules.md): the slots of clean pages, and the dirty regions, as records of the full state
+//! of a slot or region, not of changes.
 //!
 //! The journal has two halves that alternate. Each begins with a checkpoint of the whole map, followed by later
-//! changes. When a half is nearly full, the other one gets a checkpoint while commits go into both. The other half is
-//! used from its first block that is marked as complete. One commit takes all pending records: page data is flushed,
-//! then the records are written to every log member and flushed there.
+//! changes. When a half is nearly full, the other one gets a checkpoint while commits go into both. A half becomes
+//! valid for loading with the commit that completes its checkpoint; until then a load uses the older half. One commit
+//! takes all pending records: page data is flushed, then the records are written to every log member and flushed there.
 //!
 //! `format/journal.rs` has the record formats, `page_map/` the state; `commit.rs` writes, `load.rs` reads back.
 
@@ -20,7 +21,7 @@ use crate::state::Inner;
 
 /// Maximum delay of records that no caller waits for.
 const LAZY_COMMIT_DELAY: Nanos = Nanos::from_secs(1);
-/// From this number of slots with pending records on, a commit starts without a delay.
+/// Number of slots with pending records from which on a commit starts without a delay.
 pub const PENDING_SLOTS_HIGH_WATERMARK: usize = 1_024;
 /// Spare buffers of the journal, so that an exhausted pool blocks no commit: destage waits for commits.
 pub const SPARE_BUFFERS: usize = 4;
@@ -29,7 +30,6 @@ pub const SPARE_BUFFERS: usize = 4;
 pub fn start_commit<S: Seam>(inner: &Rc<Inner<S>>) {
     let starts_task = {
         let mut state = inner.pages.borrow_mut();
-        // A map that is not loaded yet cannot be written.
         state.journal.is_urgent = true;
         state.is_ready() && !std::mem::replace(&mut state.journal.is_running, true)
     };
@@ -73,7 +73,7 @@ pub async fn wait_durable<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
         if !state.is_ready() {
             return false;
         }
-        state.journal.await_next_commit()
+        state.journal.register_commit_wait()
     };
     start_commit(inner);
     reply.wait().await

@@ -1,6 +1,6 @@
 //! The dirty regions of the write-intent log (R8, docs/rules.md). While a region is durably dirty, further writes to it
-//! need no record. A region is settled when all its writes have ended and a flush of the backing covers them. Settled
-//! regions are cleared lazily, because writes tend to return to the same region.
+//! need no record. A durably dirty region is settled when all its writes have ended and a flush of the backing covers
+//! them. Settled regions are cleared lazily, because writes tend to return to the same region.
 
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
@@ -13,7 +13,7 @@ pub const REGION_BLOCKS: u64 = 1024;
 
 /// Maximum number of dirty regions.
 pub const DIRTY_REGIONS_MAX: usize = 256;
-/// From this number of dirty regions on, settled ones are cleared without waiting until the store is idle.
+/// Number of dirty regions from which on settled ones are cleared without waiting until the store is idle.
 pub const DIRTY_REGIONS_HIGH_WATERMARK: usize = 192;
 
 /// A region of a volume.
@@ -58,7 +58,7 @@ struct DirtyRegion {
 }
 
 impl DirtyRegion {
-    /// True when all its writes have ended and a flush of the backing covers them.
+    /// True when it is durably dirty, all its writes have ended, and a flush of the backing covers them.
     fn is_settled(&self) -> bool {
         self.is_durable && self.writes_in_flight == 0 && self.unflushed.is_none()
     }

@@ -124,8 +124,9 @@ impl<S: Seam> Journal<S> {
         !self.waiters.is_empty()
     }
 
-    /// The reply of the next commit: true when it is durable, false if the journal is stopped.
-    pub fn await_next_commit(&mut self) -> Reply<bool> {
+    /// Registers a waiter of the next commit. The reply is true when the commit is durable, and false if the journal is
+    /// stopped.
+    pub fn register_commit_wait(&mut self) -> Reply<bool> {
         let reply = Reply::default();
         let next_commit = self.commits_begun + 1;
         self.waiters.push((next_commit, reply.clone()));

@@ -232,7 +232,7 @@ impl<S: Seam> PageState<S> {
         }
     }
 
-    /// True when the map is loaded and usable.
+    /// True when the map is loaded and usable. A map that is not loaded yet cannot be written.
     pub fn is_ready(&self) -> bool {
         self.phase == MapPhase::Ready
     }

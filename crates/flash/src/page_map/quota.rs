@@ -27,7 +27,7 @@ impl PageAmount {
 /// A volume's quota of pages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PageQuota {
-    /// While the volume has at most this many pages, none of them is evicted for others.
+    /// Number of the volume's pages up to which none of them is evicted for others.
     pub min: PageAmount,
     /// At this many pages, a new one replaces one of the volume's own.
     pub max: Option<PageAmount>,
@@ -62,7 +62,7 @@ impl PageQuota {
 /// A quota in pages of the current devices, and the CLOCK hand of the volume.
 #[derive(Clone, Debug, Default)]
 pub struct PageLimits {
-    /// While the volume has at most this many pages, none of them is evicted for others.
+    /// Number of the volume's pages up to which none of them is evicted for others.
     pub min_pages: u64,
     /// Maximum number of pages.
     pub max_pages: u64,

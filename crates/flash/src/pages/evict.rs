@@ -20,7 +20,7 @@ const SCANNED_SLOTS_MAX: usize = 4 * EXAMINED_PAGES_MAX;
 const SCANNED_SLOTS_MAX_WITH_QUOTAS: usize = 128 * EXAMINED_PAGES_MAX;
 /// Maximum number of slots that are kept free.
 const FREE_SLOTS_MAX: usize = 2_048;
-/// After no segment was available, this many attempts evict pages without trying to add a segment.
+/// Number of attempts that evict pages without a search for a segment, after a search found none.
 const GROWTH_SKIPS_MAX: u32 = 64;
 
 /// The number of slots to keep free.

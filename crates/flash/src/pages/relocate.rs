@@ -120,7 +120,8 @@ struct Relocation<'a, S: Seam> {
 }
 
 impl<S: Seam> Relocation<'_, S> {
-    /// Moves the pages with the most uses first. Returns the number of pages moved.
+    /// Moves the pages with the most uses first. Returns the number of pages moved, or 0 once the other members have no
+    /// slot left.
     async fn run(&self, uses: RangeInclusive<u8>) -> Result<u64, StoreError> {
         let mut moved = 0;
         for uses_min in uses.rev() {

@@ -71,7 +71,7 @@ fn reserve_segments<S: Seam>(store_state: &State<S>) -> usize {
     reserve_of_shared(store_state, store_state.superblock.log_segment_count - store_state.superblock.journal_segments())
 }
 
-/// As [`reserve_segments`], if the log and the pages share this number of segments.
+/// The number of free segments that the log keeps for itself if it shares `shared_segments` with the pages.
 fn reserve_of_shared<S: Seam>(store_state: &State<S>, shared_segments: u32) -> usize {
     store_state.segments.tombstone_reserve_segments()
         + (shared_segments as usize / RESERVE_SEGMENTS_DIVISOR).max(RESERVE_SEGMENTS_MIN)
@@ -233,7 +233,8 @@ fn add_frame<S: Seam>(inner: &Inner<S>, member: MemberNo, segment: SegmentNo, se
     state.slot_lists.free.extend(slots);
 }
 
-/// Reclaims a segment for the log. Returns false if there is none.
+/// Reclaims a lent segment for the log, or waits until another task has reclaimed one. Returns false if there is none
+/// to reclaim.
 pub async fn reclaim_for_log<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     while std::mem::replace(&mut inner.pages.borrow_mut().is_reclaiming, true) {
         inner.seam.sleep(CHECK_INTERVAL).await;
@@ -254,7 +255,7 @@ pub async fn reclaim_for_log<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     number.is_some()
 }
 
-/// Drops the pages of the least used segment, durably. Returns its number.
+/// Drops the pages of the lent segment whose pages cost the least to drop, durably. Returns its number.
 async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<SegmentNo> {
     if !inner.pages.borrow().is_ready() {
         // Loading the map later finds that the segment was reclaimed.

@@ -109,9 +109,12 @@ impl LogRecords {
                     if range.position > at {
                         return false;
                     }
-                    zeroes.add_range(start, RangeRecord { block_count: address.block.since(start.block), ..range });
+                    zeroes.add_range(
+                        start,
+                        RangeRecord { block_count: address.block.distance_from(start.block), ..range },
+                    );
                     let remainder = BlockAddress { block: address.block.next(), ..address };
-                    let blocks = start.block.plus(range.block_count).since(remainder.block);
+                    let blocks = start.block.plus(range.block_count).distance_from(remainder.block);
                     next_range = Some((remainder, RangeRecord { block_count: blocks, ..range }));
                     break;
                 }
@@ -173,11 +176,11 @@ fn remove_range(ranges: &mut BTreeMap<BlockAddress, RangeRecord>, address: Block
         && start.volume_id == address.volume_id
         && start.block.plus(range.block_count) > address.block
     {
-        ranges.insert(start, RangeRecord { block_count: address.block.since(start.block), ..range });
+        ranges.insert(start, RangeRecord { block_count: address.block.distance_from(start.block), ..range });
         if start.block.plus(range.block_count) > end.block {
             ranges.insert(
                 end,
-                RangeRecord { block_count: start.block.plus(range.block_count).since(end.block), ..range },
+                RangeRecord { block_count: start.block.plus(range.block_count).distance_from(end.block), ..range },
             );
         }
     }
@@ -187,7 +190,7 @@ fn remove_range(ranges: &mut BTreeMap<BlockAddress, RangeRecord>, address: Block
         if start.block.plus(range.block_count) > end.block {
             ranges.insert(
                 end,
-                RangeRecord { block_count: start.block.plus(range.block_count).since(end.block), ..range },
+                RangeRecord { block_count: start.block.plus(range.block_count).distance_from(end.block), ..range },
             );
         }
     }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 
-use engine::{AnyDisk, CoreSpec, Histogram, Volume, VolumeStats, WritePolicy};
+use engine::{AnyDisk, CoreSpec, FineLatencyHistogram, Volume, VolumeStats, WritePolicy};
 use seam::model::{ArraySpec, SharedArray};
 use seam::sim::{SimSeam, StoredContent, WorldSpec};
 use seam::{Disk, Nanos, Seam};
@@ -101,7 +101,7 @@ struct Counters {
 struct Meter {
     requests: Cell<u64>,
     latency_sum_ns: Cell<u64>,
-    reads: RefCell<Histogram>,
+    reads: RefCell<FineLatencyHistogram>,
     /// Reads since the start of the clients.
     all_reads: Cell<u64>,
     /// Highest read latencies, at most [`SLOWEST_MAX`].

@@ -23,8 +23,8 @@ fn assert_caught_by_a_life(sabotage: Sabotage) {
 /// The lives of [`assert_caught_by_a_crash`] that pass without a sabotage; such a check takes long.
 static PASSED: [OnceLock<()>; LIVES] = [const { OnceLock::new() }; LIVES];
 
-/// Checks that a crash of a short life, from the life `first` on, detects the sabotage, and that the life passes without
-/// it.
+/// Checks that a crash of a short life, from the life `first` on, detects the sabotage, and that the life passes
+/// without it.
 fn assert_caught_by_a_crash(sabotage: Sabotage, first: usize) {
     let life = |sabotage| Life { sabotage, steps: 18, moves: 6, changes_groups: false };
     let run = |seed: usize, sabotage| crash_at_every_io(seed as u64, life(sabotage), u64::MAX);

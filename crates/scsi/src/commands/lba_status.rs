@@ -56,7 +56,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
             self.check_cancelled()?;
             let runs = unit
                 .volume()
-                .allocation(at, examined_end.since(at))
+                .allocation(at, examined_end.distance_from(at))
                 .await
                 .map_err(|error| failure_of(&error, EngineOperation::Other))?;
             for run in runs {

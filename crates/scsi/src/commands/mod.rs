@@ -324,7 +324,7 @@ impl Extent {
     fn parts(&self, len_max: usize) -> impl Iterator<Item = (ByteOffset, usize)> + use<> {
         let (mut at, end, max) = (self.offset(), self.offset().plus(self.len_bytes()), len_max as u64);
         std::iter::from_fn(move || {
-            let len = (max - at.0 % max).min(end.since(at));
+            let len = (max - at.0 % max).min(end.distance_from(at));
             let part = (at, len as usize);
             at = at.plus(len);
             (len > 0).then_some(part)

@@ -68,7 +68,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
                 ByteCheck::Same => first_difference(&pieces, &data.repeat(len / LOGICAL_BLOCK_BYTES as usize)),
             };
             if let Some(difference) = difference {
-                return Err(miscompare(at.since(extent.offset()) + difference as u64));
+                return Err(miscompare(at.distance_from(extent.offset()) + difference as u64));
             }
         }
         Ok(Status::Good)
@@ -94,7 +94,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
                 pieces.clear();
                 unit.volume().read(at, len, &mut pieces).await.map_err(|error| read_failed(&error, at))?;
                 if let Some(difference) = first_difference(&pieces, &data) {
-                    return Err(miscompare(at.since(extent.offset()) + difference as u64));
+                    return Err(miscompare(at.distance_from(extent.offset()) + difference as u64));
                 }
             }
         }

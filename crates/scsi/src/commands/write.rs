@@ -26,7 +26,7 @@ pub fn try_write<S: Seam>(unit: &Unit<S>, cdb: &Cdb<'_>, expected: u64, mut data
     }
     let (at, engine_block) = (extent.offset(), BLOCK_BYTES as u64);
     // A write within one block is atomic: COMPARE AND WRITE sees all of it or nothing.
-    let is_within_block = len > 0 && at.in_block() as u64 + len <= engine_block;
+    let is_within_block = len > 0 && at.offset_in_block() as u64 + len <= engine_block;
     let is_write_back = !unit.writes_through() && (cdb.0.len() == 6 || cdb.u8(1) == 0);
     let is_immediate = is_within_block && is_write_back && !unit.is_read_only() && unit.locks.is_free(&extent.blocks());
     let is_written = is_immediate && unit.volume().try_write(at, len as usize, &mut data);

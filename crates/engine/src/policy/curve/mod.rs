@@ -31,7 +31,7 @@ const SAMPLED_PAGES_MAX: usize = 7_168;
 const SAMPLES_TARGET: usize = 1_024;
 /// A larger sample than [`SAMPLES_TARGET`] samples at most one use in this many.
 const SAMPLE_INTERVAL_MIN: u64 = 64;
-/// With fewer samples than this the threshold rises.
+/// Number of samples below which the threshold rises.
 const SAMPLES_MIN: usize = SAMPLES_TARGET / 2;
 /// At most one page in this many is sampled, so that a small working set costs little.
 const RATE_MAX_DIVISOR: u64 = 8;

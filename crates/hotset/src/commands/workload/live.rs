@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::Mutex;
 
-use engine::{Histogram, LatencySummary};
+use engine::{FineLatencyHistogram, LatencySummary};
 use lab::workload::address_space::{AddressSpace, Layout};
 use lab::workload::{Completion, RunningJobs, Spec, Step};
 use nbd_client::{NbdDisk, NbdOptions, NbdTarget};
@@ -61,7 +61,7 @@ pub struct StepFigures {
 /// Counters of completed requests.
 #[derive(Default)]
 struct Counters {
-    latencies: Histogram,
+    latencies: FineLatencyHistogram,
     requests: u64,
     waited: Nanos,
     bytes: u64,

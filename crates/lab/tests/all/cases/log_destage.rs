@@ -178,7 +178,7 @@ fn records_past_the_end_of_a_smaller_device_are_destaged() {
     let (fixture, disk, volume) = served(8);
     let store = fixture.core.log().expect("the engine has a log");
     fixture.world.block_on(async {
-        let all = SegmentChoice { opened_by: Nanos::MAX, includes_older_half: false, live_records_max: u64::MAX };
+        let all = SegmentChoice { opened_before: Nanos::MAX, includes_older_half: false, live_records_max: u64::MAX };
         let newest = || store.select_old_segments(&all).numbers.last().map_or(0, |number| number.0);
         while newest() < 50 {
             write_blocks(&volume, (0..500).map(|number| number * 3), 6).await;

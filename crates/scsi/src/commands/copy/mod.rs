@@ -116,7 +116,7 @@ impl<S: Seam, O: DataOut, I: DataIn<S>> Task<'_, S, O, I> {
         let mut pieces = Vec::new();
         for (at, len) in parts {
             self.check_cancelled()?;
-            let source_offset = source_start.plus(at.since(destination_start));
+            let source_offset = source_start.plus(at.distance_from(destination_start));
             let _guard = destination.locks.lock_shared(blocks_at(at, len)).await;
             self.check_cancelled()?;
             destination.reservations.check(self.nexus, Conflict::Write)?;
