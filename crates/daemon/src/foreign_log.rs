@@ -5,6 +5,8 @@
 //! be interrupted at any point and repeated. It runs on a thread with memory of its own: the data cores serve other
 //! volumes meanwhile.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use rbd::{Claim, ImageSpec, Mark, Release, show_mark_id};
 use seam::real::{PATH_TIMEOUT, RealCoreSpec, RealSeam, run_core};
 use seam::{Disk, DiskError, Nanos, Seam};
 use state::{show_uuid, show_volume_id, volume_in_copy};
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
 
 use super::cores::{connect_image, image_options};
 use super::rbd_helper::{HeldHelper, HelperPlan, RbdHelper, hold};
@@ -47,10 +49,35 @@ pub struct ForeignData {
     pub is_ordered: bool,
 }
 
+/// Logs that are being read. Take-overs of several volumes read the same one in turn.
+#[derive(Default)]
+pub struct LogTurns(RefCell<BTreeMap<String, Arc<Mutex<()>>>>);
+
+impl LogTurns {
+    /// Held while the log is read.
+    fn of(&self, log_image: &ImageSpec) -> Arc<Mutex<()>> {
+        let mut turns = self.0.borrow_mut();
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        turns.entry(log_image.to_string()).or_default().clone()
+    }
+}
+
+/// The log, held by this process.
+struct OpenLog {
+    disk: NbdDisk<RealSeam>,
+    /// Kept until the log is released for its host.
+    turn: OwnedMutexGuard<()>,
+}
+
 /// Destages the data from the log. Returns its amount, or `None` if there is no log to read. The destage ends early if
 /// this future is dropped.
-pub async fn destage_foreign_log(data: ForeignData, progress: ProgressSender) -> Result<Option<ReplayStats>, Failure> {
+pub async fn destage_foreign_log(
+    data: ForeignData,
+    turns: &LogTurns,
+    progress: ProgressSender,
+) -> Result<Option<ReplayStats>, Failure> {
     let Some(log_image) = log_image(&data.plan.image, &data.mark) else { return Ok(None) };
+    let turn = turns.of(&log_image);
     let (volume, host) = (data.volume.clone(), data.mark.host.clone());
     let failed = |text: String| Failure::new(ErrorKind::Failed, format!("volume {volume}: {text}"));
     let activity = format!("destaging {volume} from the log of host {host}");
@@ -63,20 +90,19 @@ pub async fn destage_foreign_log(data: ForeignData, progress: ProgressSender) ->
         progress.report_copied(activity.clone(), done_bytes, total_bytes);
         if waiting.strong_count() == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    let body =
-        move || {
-            let destaged = run_core(RealCoreSpec::new(POOL_BYTES), |seam| async move {
-                destage(&seam, &data, &log_image, &observe).await
-            });
-            // The receiver has given up if this fails.
-            let (Ok(()) | Err(_)) = sender.send(destaged);
-        };
+    let body = move || {
+        let destaged = run_core(RealCoreSpec::new(POOL_BYTES), |seam| async move {
+            destage(&seam, &data, (&log_image, turn), &observe).await
+        });
+        // The receiver has given up if this fails.
+        let (Ok(()) | Err(_)) = sender.send(destaged);
+    };
     let spawned = std::thread::Builder::new().name("foreign log".to_owned()).spawn(body);
     spawned.map_err(|error| failed(format!("cannot start a thread for the log of its owner: {error}")))?;
     let ended = ended.await.map_err(|_| failed("the thread for the log of its owner has ended".to_owned()))?;
     let (destaged, held) = ended.map_err(|error| failed(error.to_string()))?;
     // That host goes on with its log, which has the data of its other volumes, when it returns.
-    if let Some(held) = held
+    if let Some((held, _turn)) = held
         && let Err(reason) = held.release(&Release::To(host.clone())).await
     {
         log::warn!(
@@ -92,21 +118,20 @@ pub async fn destage_foreign_log(data: ForeignData, progress: ProgressSender) ->
 async fn destage(
     seam: &RealSeam,
     data: &ForeignData,
-    log_image: &ImageSpec,
+    (log_image, turn): (&ImageSpec, Arc<Mutex<()>>),
     observe: &Observer,
-) -> (Result<Option<ReplayStats>, String>, Option<HeldHelper>) {
-    let mut log_disk = None;
-    let destaged = claim_and_destage(seam, data, log_image, &mut log_disk, observe).await;
-    let held = log_disk.as_ref().and_then(|_| hold(log_image));
-    (destaged, held)
+) -> (Result<Option<ReplayStats>, String>, Option<(HeldHelper, OwnedMutexGuard<()>)>) {
+    let mut log = None;
+    let destaged = claim_and_destage(seam, data, (log_image, turn), &mut log, observe).await;
+    (destaged, log.and_then(|OpenLog { turn, disk: _disk }| Some((hold(log_image)?, turn))))
 }
 
 /// Claims both images, destages the data, and removes the mark.
 async fn claim_and_destage(
     seam: &RealSeam,
     ForeignData { volume, plan, mark, is_ordered }: &ForeignData,
-    log_image: &ImageSpec,
-    log_disk: &mut Option<NbdDisk<RealSeam>>,
+    (log_image, turn): (&ImageSpec, Arc<Mutex<()>>),
+    log: &mut Option<OpenLog>,
     observe: &Observer,
 ) -> Result<Option<ReplayStats>, String> {
     let remedy = |reason: String| {
@@ -121,14 +146,16 @@ async fn claim_and_destage(
     let claim = if *is_ordered { Claim::LogOf(mark.host.clone()) } else { Claim::Log };
     let log_plan =
         HelperPlan { image: log_image.clone(), claim, reads_log: false, log: None, gives_up: None, ..plan.clone() };
-    let open_log = async || -> Result<NbdDisk<RealSeam>, String> {
+    let open_log = async |turn| -> Result<OpenLog, String> {
         let helper = start_patiently(seam, &log_plan).await.map_err(|error| remedy(error.to_string()))?;
         let opened = connect_image(seam, log_image, helper, image_options()).await;
-        opened.map_err(|error| remedy(error.to_string()))
+        Ok(OpenLog { disk: opened.map_err(|error| remedy(error.to_string()))?, turn })
     };
     // The volume is not claimed in vain: without an order, the log's owner may be alive.
     if !is_ordered {
-        *log_disk = Some(open_log().await?);
+        // Another attempt follows.
+        let Ok(turn) = turn.clone().try_lock_owned() else { return Ok(None) };
+        *log = Some(open_log(turn).await?);
     }
     let helper = match start_patiently(seam, plan).await {
         Ok(helper) => helper,
@@ -145,11 +172,11 @@ async fn claim_and_destage(
         target: VOLUME, volume = volume,
         "volume {volume}: flushed data of host {} is being destaged from its log on {log_image}", mark.host
     );
-    let opened = match log_disk {
+    let opened = match log {
         Some(opened) => opened,
-        None => log_disk.insert(open_log().await?),
+        None => log.insert(open_log(turn.lock_owned().await).await?),
     };
-    let replayed = replay(seam, opened.clone(), &backing, observe).await.map_err(remedy)?;
+    let replayed = replay(seam, opened.disk.clone(), &backing, observe).await.map_err(remedy)?;
     backing.mark_undestaged(false).await.map_err(|error| format!("its mark cannot be removed: {error}"))?;
     Ok(Some(replayed))
 }

@@ -25,7 +25,9 @@ impl Standbys {
     /// Looks at the image of each volume on standby, and ends the looks at others. Returns the volumes whose images may
     /// be claimed now, with the claims.
     pub fn take_claims(&self, volumes: &Volumes, attachments: &Attachments) -> Vec<(KnownVolume, Claim)> {
-        let on_standby = volumes.on_standby();
+        // During a take-over this host may own the image already.
+        let mut on_standby = volumes.on_standby();
+        on_standby.retain(|known| !volumes.is_changing(&known.config.name));
         let mut watches = self.watches.borrow_mut();
         watches.retain(|name, _| on_standby.iter().any(|known| known.config.name == *name));
         let mut claims = Vec::new();

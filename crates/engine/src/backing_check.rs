@@ -3,10 +3,9 @@
 //!
 //! Two samples are compared. One is the ring of recent writes: the blocks destaged last, up to 256, by their checksums.
 //! The other is about 1,200 blocks by default (`CoreSpec::flash_check_blocks`), or all if there are fewer, spread
-//! evenly over the cached pages. If a part *p* of the cached blocks has changed at random places, the check misses the
-//! change with probability (1 - *p*)^1200. For 1 % that is once in 170,000 times, for 0.1 % three times in ten. A
-//! changed run of cached pages is always found if it is longer than a 1200th of all cached pages, the distance between
-//! two compared pages.
+//! evenly over the slots of the cached pages, whose order is not that of the addresses. If a part *p* of the cached
+//! blocks has changed, the check misses the change with probability (1 - *p*)^1200. For 1 % that is once in 170,000
+//! times, for 0.1 % three times in ten.
 //!
 //! Entries of the ring are *unproven* if their region was dirty at a crash, and are dropped if the backing has changed.
 //! Their blocks are read from the backing and entered again with their present content, so that the next start can

@@ -108,7 +108,7 @@ impl LatencyHistogram {
     }
 }
 
-/// Counts of latencies from a nanosecond to a quarter of an hour.
+/// Counts of latencies from a nanosecond to 18 minutes.
 pub struct FineLatencyHistogram {
     buckets: Vec<Cell<u64>>,
     sum_ns: Cell<u64>,
@@ -181,7 +181,7 @@ fn bucket_end_ns(bucket: usize) -> u64 {
     ((9 + step) << octave) >> 3
 }
 
-/// A histogram with the bounds of [`BACKING_BOUNDS_LOG2`] only: a twentieth of a [`FineLatencyHistogram`]'s memory, but
+/// A histogram with the bounds of [`BACKING_BOUNDS_LOG2`] only: a 25th of a [`FineLatencyHistogram`]'s memory, but
 /// no percentiles.
 #[derive(Default)]
 pub struct OctaveCounts {

@@ -77,7 +77,9 @@ pub fn required_role(method: &Method, path: &str) -> Option<Role> {
         ("POST", ["api", "v1", "volumes", _, "flush" | "pause" | "freeze" | "resume" | "pin" | "unpin"]) => {
             Role::Operate
         }
-        ("POST", ["api", "v1", "volumes", _, "move" | "take-over"] | ["api", "v1", "fleet", "drain"]) => Role::Operate,
+        ("POST", ["api", "v1", "volumes", _, "move" | "take-over"] | ["api", "v1", "fleet", "drain" | "take-over"]) => {
+            Role::Operate
+        }
         ("POST", ["api", "v1", "pools", _, "relocate" | "pause" | "resume"]) => Role::Operate,
         ("POST", ["api", "v1", "alerts", _, "acknowledge" | "silence"]) => Role::Operate,
         ("DELETE", ["api", "v1", "alerts", _, "silence"]) => Role::Operate,

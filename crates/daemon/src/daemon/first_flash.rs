@@ -53,7 +53,7 @@ impl Daemon {
     }
 
     /// Runs `work` to its end, or drops it when a stop is requested: a backing may never answer.
-    async fn until_stop<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    pub(super) async fn until_stop<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         tokio::select! {
             result = work => result,
             () = self.stop.requested() => Err(Failure::new(ErrorKind::Unavailable, "the daemon is stopping")),

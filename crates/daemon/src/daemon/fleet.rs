@@ -81,13 +81,14 @@ impl Daemon {
         let mut attached = self.attachments.attach(requested.0.clone(), requested.1, accept.clone()).await;
         if accept.give_up.is_none() && attached.as_ref().is_err_and(is_undestaged) {
             // Its state stays as it was while the log is read.
-            let refused = self.volumes.get(name)?.status;
+            let refused = self.volumes.find(name).map(|known| known.status);
             self.volumes.set_status(name, before.clone());
-            let destaged = self.destage_log_of_owner(&requested.0, true, progress).await;
-            self.volumes.set_status(name, refused);
-            attached = match destaged {
+            attached = match self.destage_log_of_owner(&requested.0, true, progress).await {
                 Ok(()) => self.attachments.attach(requested.0, requested.1, accept).await,
-                Err(failure) => Err(failure),
+                Err(failure) => {
+                    refused.into_iter().for_each(|refused| self.volumes.set_status(name, refused));
+                    Err(failure)
+                }
             };
         }
         self.volumes.end_claim(name);
@@ -108,8 +109,8 @@ impl Daemon {
         self.show(name).await
     }
 
-    /// `fleet take-over --host`: takes over all volumes on standby that a host owns, and those that are refused because
-    /// of its undestaged data.
+    /// `fleet take-over --host`: takes over all volumes on standby that a host owns and has not released, and those that
+    /// are refused of which it has undestaged data.
     pub async fn take_over_host(
         &self,
         host: &str,
@@ -117,19 +118,28 @@ impl Daemon {
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
         let is_of_host = |known: &KnownVolume| {
-            let name = &known.config.name;
-            let has_data = || self.volumes.mark_of(name).is_some_and(|mark| mark.host == host);
-            let is_owner = known.standby().is_some_and(|report| report.owner == host);
-            let is_of_host = is_owner || known.refusal().is_some_and(is_undestaged) && has_data();
-            is_of_host.then(|| (name.clone(), is_owner.then(|| host.to_owned())))
+            let mark = match known.standby() {
+                Some(report) => {
+                    let is_owner = report.owner == host && report.release.is_none();
+                    is_owner.then(|| report.mark.clone())
+                }
+                None => {
+                    let is_refused = matches!(known.status, VolumeStatus::Refused(_));
+                    let mark = self.volumes.mark_of(&known.config.name);
+                    (is_refused && mark.as_ref().is_some_and(|mark| mark.host == host)).then_some(mark)
+                }
+            };
+            mark.map(|mark| (mark.is_some(), known.config.name.clone()))
         };
-        let names: Vec<(String, Option<String>)> = self.volumes.map(is_of_host).into_iter().flatten().collect();
+        let mut names: Vec<(bool, String)> = self.volumes.map(is_of_host).into_iter().flatten().collect();
+        // Those with data in its log last: they wait for each other.
+        names.sort();
         if names.is_empty() {
             let text = format!("no volume on standby is owned by host {host}; see `hotset fleet status`");
             return Err(Failure::new(ErrorKind::NotFound, text));
         }
-        let take_over = async |(name, from): (String, Option<String>)| {
-            let taken = self.take_over(&name, from, None, is_fenced, progress).await;
+        let take_over = async |(_, name): (bool, String)| {
+            let taken = self.take_over(&name, Some(host.to_owned()), None, is_fenced, progress).await;
             (name, taken)
         };
         let taken: Vec<_> = stream::iter(names).map(take_over).buffer_unordered(TAKE_OVERS_MAX).collect().await;
@@ -137,7 +147,10 @@ impl Daemon {
         for (name, taken) in taken {
             match taken {
                 Ok(_) => messages.push(format!("volume {name} is taken over")),
-                Err(failure) => failures.push(format!("volume {name} is not: {failure}")),
+                Err(_) if self.volumes.placement(&name).is_ok() => {
+                    messages.push(format!("volume {name} is in service by another command"));
+                }
+                Err(failure) => failures.push(failure.message),
             }
         }
         if failures.is_empty() {
@@ -159,8 +172,8 @@ impl Daemon {
         if let (BackingSpec::Rbd(image), Some(mark)) = (&config.backing, self.volumes.mark_of(&name)) {
             let plan = HelperPlan { claim, reads_log: true, ..self.attachments.helper_plan(config, image) };
             let data = ForeignData { volume: name.clone(), plan, mark: mark.clone(), is_ordered };
-            let _reading = self.log_reads.lock().await;
-            if let Some(replayed) = destage_foreign_log(data, progress.clone()).await? {
+            let destaged = destage_foreign_log(data, &self.log_turns, progress.clone());
+            if let Some(replayed) = self.until_stop(destaged).await? {
                 let bytes = replayed.data_blocks * seam::BLOCK_BYTES as u64;
                 log::warn!(
                     target: VOLUME, volume = name,
@@ -208,7 +221,12 @@ impl Daemon {
                     ..report
                 }
             }
-            (None, None) => report,
+            (None, None) => {
+                let mark = self.volumes.mark_of(&config.name);
+                let (undestaged_host, undestaged_data) =
+                    mark.map(|mark| (mark.host, rbd::show_mark_id(mark.id))).unzip();
+                FleetReport { undestaged_host, undestaged_data, ..report }
+            }
         })
     }
 

@@ -44,6 +44,7 @@ use super::certificates::Certificates;
 use super::cores::{Cores, DataCore, NewDevice};
 use super::events::Journal;
 use super::flash::FlashLog;
+use super::foreign_log::LogTurns;
 use super::http::HttpInterface;
 use super::iscsi_units::Units;
 use super::jobs::Jobs;
@@ -83,8 +84,8 @@ pub struct Daemon {
     attachments: Attachments,
     /// The looks at images of volumes on standby.
     standbys: Standbys,
-    /// Held while the log of another host is read: take-overs of several volumes read it in turn.
-    log_reads: tokio::sync::Mutex<()>,
+    /// Logs of other hosts that are being read.
+    log_turns: LogTurns,
     /// Settings of served volumes.
     volume_settings: VolumeSettings,
     /// The listeners of the front ends.
@@ -158,7 +159,7 @@ impl Daemon {
             telemetry: Telemetry::new(),
             stop: Stop::default(),
             standbys: Standbys::default(),
-            log_reads: tokio::sync::Mutex::default(),
+            log_turns: LogTurns::default(),
             reloads: Reloads::default(),
             pool_trends: PoolTrends::default(),
             pool_thresholds: PoolThresholds::default(),

@@ -102,6 +102,9 @@ impl Daemon {
             refusals_before.push((known.config.name.clone(), known.refusal().cloned()));
             requested.push((known.config, known.from_file));
         }
+        if requested.is_empty() {
+            return;
+        }
         let results = self.attachments.attach_all(requested.clone(), state::Acceptance::default(), PATH_TIMEOUT).await;
         drop(guards);
         for (((name, refusal), requested), result) in refusals_before.into_iter().zip(requested).zip(results) {

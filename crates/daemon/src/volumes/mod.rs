@@ -173,6 +173,11 @@ impl Volumes {
         Ok(ChangeGuard { volumes: self, name: name.to_owned() })
     }
 
+    /// True while a change of the volume is in progress.
+    pub fn is_changing(&self, name: &str) -> bool {
+        self.changing.borrow().contains(name)
+    }
+
     /// As [`Volumes::lock_for_change`], but waits for the end of an attempt to attach the volume that the daemon makes
     /// by itself.
     pub async fn wait_for_change(&self, name: &str) -> Result<ChangeGuard<'_>, Failure> {

@@ -16,7 +16,7 @@ use crate::shard::{Shard, ShardRef};
 const EVIDENCE_BLOCKS: usize = 4;
 /// Longest time that a flush of the log waits for an attempt.
 const WAIT_MAX: Nanos = Nanos::from_secs(1);
-/// Pause between two attempts: the volume may have no block with content that can be destaged now.
+/// Minimum time between the starts of two attempts: the volume may have no block with content that can be destaged now.
 const ATTEMPT_INTERVAL: Nanos = Nanos::from_millis(100);
 
 impl<S: Seam> Shard<S> {
@@ -70,17 +70,18 @@ impl<S: Seam> Shard<S> {
             && !self.flash_tier.is_suspended()
     }
 
-    /// Destages a few blocks of a volume whose ring of recent writes has no content. The next start compares them with
-    /// the backing: nothing else would prove that the backing is not an older copy. No write begins once the stop
-    /// `is_over`: it would leave a region dirty whose recent writes the stop has counted as proof.
-    pub async fn destage_evidence(self: &ShardRef<S>, is_over: &Cell<bool>) {
+    /// Destages a few blocks of a volume whose ring of recent writes has only zeroes, or that has destaged nothing since
+    /// the attach. The next start compares them with the backing: nothing else would prove that the backing is not an
+    /// older copy. No further write begins once `is_cancelled` is set: at a stop it would leave a region dirty whose
+    /// recent writes count as proof.
+    pub async fn destage_evidence(self: &ShardRef<S>, is_cancelled: &Cell<bool>) {
         if !self.lacks_evidence() {
             return;
         }
         self.reload_evidence().await;
         let mut from = BlockNo(0);
         for _ in 0..EVIDENCE_BLOCKS {
-            if is_over.get() {
+            if is_cancelled.get() {
                 return;
             }
             let job = self.with_state(|state, memory| {

@@ -36,8 +36,8 @@ impl<S: Seam> Shard<S> {
         (state.not_clean_blocks() + state.reloading_blocks) * 100 < self.not_clean_limit_blocks() * RELOAD_ROOM_PERCENT
     }
 
-    /// Reloads a run of spilled blocks, waiting for buffers. Returns `None` if the blocks changed meanwhile; the caller
-    /// retries.
+    /// Reloads a run of spilled blocks, waiting for buffers. Returns `None` if one of them is not spilled, is under
+    /// another fill guard, or was overwritten and unreadable; the caller retries.
     pub async fn reload(
         self: &ShardRef<S>,
         blocks: Range<BlockNo>,

@@ -25,7 +25,7 @@ pub struct Pins {
 
 impl Pins {
     /// Number of pinned pages, number of these that are complete on flash, and the reason why the others are not, as
-    /// text for users.
+    /// its code in reports.
     pub fn stats(&self) -> (u64, u64, Option<&'static str>) {
         let (pinned, complete) = (self.pinned_pages.get(), self.complete_pages.get());
         let name = |reason: RejectReason| RejectReason::ALL[reason as usize].0;

@@ -14,7 +14,7 @@ use crate::shard::{Shard, ShardRef};
 
 /// Maximum number of partial blocks that are filled at once.
 const CONCURRENT_FILLS_MAX: usize = 32;
-/// Number of blocks of later chunks that are searched for partial ones.
+/// Number of blocks that one search for partial ones examines.
 const SEARCHED_BLOCKS_MAX: usize = 512;
 /// Maximum number of partial blocks that a flush leaves out: each later flush visits them again.
 const LEFT_OUT_BLOCKS_MAX: usize = 4_096;

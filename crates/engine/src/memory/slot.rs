@@ -101,7 +101,8 @@ pub struct Slot<B> {
     pub generation: u32,
     /// Valid sectors of the content.
     pub present: Sectors,
-    /// True if only this slot still holds acknowledged content, so that a failed write must not abandon it.
+    /// True if the content includes acknowledged data that the backing may lack: a failed write to the backing must not
+    /// drop the block.
     pub holds_acknowledged_data: bool,
     /// True if the block is in memory only to be destaged: it leaves memory when it is clean, unless a refresh of its
     /// page is queued.

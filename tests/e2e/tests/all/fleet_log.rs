@@ -95,30 +95,36 @@ fn volume_of_a_dead_host_is_taken_over_with_the_flushed_data_in_its_log() {
 #[test]
 fn all_volumes_of_a_dead_host_are_taken_over_by_one_command() {
     let Some(cluster) = cluster("a take-over of all volumes of a host") else { return };
-    let [image, plain, own] = ["log-all", "log-all-plain", "log-all-own"].map(|name| cluster.create_image(name, 8));
+    let names = ["log-all", "log-all-second", "log-all-plain", "log-all-own"];
+    let [image, second_image, plain, own] = names.map(|name| cluster.create_image(name, 8));
     let mut alpha = with_log(cluster, &image, "log-of-all");
     let mut beta = host("beta", &image, "");
     for fixture in [&mut alpha, &mut beta] {
+        fixture.add_volume_on("second", &second_image, "");
         fixture.add_volume_on("plain", &plain, "policy = \"write-through\"");
     }
     beta.add_volume_on("own", &own, "policy = \"write-through\"");
     let (first, second) = (alpha.start(), beta.start());
     write_dirty_block(&mut alpha.connect("v"));
-    let mut client = alpha.connect("plain");
-    client.write(0, &[0x55; BLOCK]).and_then(|()| client.flush()).expect("the volume works");
-    drop(client);
+    for (name, byte) in [("second", 0x66), ("plain", 0x55)] {
+        let mut client = alpha.connect(name);
+        client.write(0, &[byte; BLOCK]).and_then(|()| client.flush()).expect("the volume works");
+    }
     lose_power(first);
     let take_over = |from: &str| second.try_command(&["fleet", "take-over", "--host", from, "--fenced"]);
     let unknown = take_over("gamma");
     assert!(!unknown.status.success() && text_of(&unknown).contains("host gamma"), "{}", text_of(&unknown));
     let taken = take_over("alpha");
     let text = text_of(&taken);
-    assert!(taken.status.success() && text.contains("volume v is") && text.contains("volume plain is"), "{text}");
-    assert!(!text.contains("volume own"), "{text}");
+    assert!(taken.status.success() && !text.contains("volume own"), "{text}");
+    for name in ["v", "second", "plain"] {
+        assert!(text.contains(&format!("volume {name} is taken over")), "{text}");
+    }
     assert_eq!(read(&beta, 0), [0xdd; BLOCK]);
+    assert_eq!(beta.connect("second").read(0, BLOCK).expect("it is served"), [0x66; BLOCK]);
     assert_eq!(beta.connect("plain").read(0, BLOCK).expect("it is served"), [0x55; BLOCK]);
     let again = take_over("alpha");
-    assert!(!again.status.success(), "nothing is left: {}", text_of(&again));
+    assert!(!again.status.success() && text_of(&again).contains("no volume on standby"), "{}", text_of(&again));
     second.stop();
 }
 

@@ -8,6 +8,7 @@ use crate::access::Token;
 const OWN_HOST: &str = "127.0.0.1:7400";
 const READ: (&str, &str) = ("GET", "/api/v1/status");
 const OPERATE: (&str, &str) = ("POST", "/api/v1/volumes/a/flush");
+const OPERATE_FLEET: (&str, &str) = ("POST", "/api/v1/fleet/take-over");
 const ADMINISTER: (&str, &str) = ("POST", "/api/v1/volumes/a/invalidate");
 const LIST_TOKENS: (&str, &str) = ("GET", "/api/v1/tokens");
 
@@ -43,8 +44,13 @@ impl Fixture {
 #[test]
 fn each_role_grants_its_requests_from_every_address() {
     let fixture = Fixture::new();
-    let needs =
-        [(READ, Role::Read), (OPERATE, Role::Operate), (ADMINISTER, Role::Administer), (LIST_TOKENS, Role::Administer)];
+    let needs = [
+        (READ, Role::Read),
+        (OPERATE, Role::Operate),
+        (OPERATE_FLEET, Role::Operate),
+        (ADMINISTER, Role::Administer),
+        (LIST_TOKENS, Role::Administer),
+    ];
     let mut requests = 0;
     for peer in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.7", "fe80::1"] {
         let loopback = !matches!(peer, "10.0.0.7" | "fe80::1");
