@@ -109,8 +109,8 @@ impl Daemon {
         self.show(name).await
     }
 
-    /// `fleet take-over --host`: takes over all volumes on standby that a host owns and has not released, and those that
-    /// are refused of which it has undestaged data.
+    /// `fleet take-over --host`: takes over all volumes on standby that a host owns and has not released, and the
+    /// refused ones of which it has undestaged data.
     pub async fn take_over_host(
         &self,
         host: &str,
@@ -132,7 +132,7 @@ impl Daemon {
             mark.map(|mark| (mark.is_some(), known.config.name.clone()))
         };
         let mut names: Vec<(bool, String)> = self.volumes.map(is_of_host).into_iter().flatten().collect();
-        // Those with data in its log last: they wait for each other.
+        // Volumes with data in its log are the last ones: they wait for each other.
         names.sort();
         if names.is_empty() {
             let text = format!("no volume on standby is owned by host {host}; see `hotset fleet status`");

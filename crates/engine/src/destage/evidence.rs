@@ -70,10 +70,10 @@ impl<S: Seam> Shard<S> {
             && !self.flash_tier.is_suspended()
     }
 
-    /// Destages a few blocks of a volume whose ring of recent writes has only zeroes, or that has destaged nothing since
-    /// the attach. The next start compares them with the backing: nothing else would prove that the backing is not an
-    /// older copy. No further write begins once `is_cancelled` is set: at a stop it would leave a region dirty whose
-    /// recent writes count as proof.
+    /// Destages a few blocks of a volume whose ring of recent writes has only zeroes, or that has destaged nothing
+    /// since the attach. The next start compares them with the backing: nothing else would prove that the backing is
+    /// not an older copy. No further write begins once `is_cancelled` is set: at a stop it would leave a region dirty
+    /// whose recent writes count as proof.
     pub async fn destage_evidence(self: &ShardRef<S>, is_cancelled: &Cell<bool>) {
         if !self.lacks_evidence() {
             return;
