@@ -78,7 +78,8 @@ test('overview matches the API and updates every second', { skip }, async (t) =>
 test('tabs share one stream; hidden tabs pause and catch up', { skip }, async (t) => {
   const page = await open(t);
   await waitForBadge(page, 'live');
-  const others = await Promise.all(Array.from({ length: 9 }, () => page.context().newPage()));
+  // More tabs than Chromium has connections to one server.
+  const others = await Promise.all(Array.from({ length: 7 }, () => page.context().newPage()));
   await Promise.all(others.map((other) => other.goto(daemon.url)));
   await Promise.all(others.map((other) => waitForBadge(other, 'live')));
   for (const other of others) await other.close();

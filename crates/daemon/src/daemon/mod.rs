@@ -324,9 +324,9 @@ impl Daemon {
             Request::FleetMove { name, to } => self.move_volume(&name, to.as_deref(), progress).await,
             Request::FleetDrain {} => self.drain_host(progress).await,
             Request::FleetTakeOver { name, from, give_up, fenced } => {
-                self.take_over(&name, from, give_up, fenced, &progress).await
+                self.take_over(&name, from, give_up, fenced, progress).await
             }
-            Request::FleetTakeOverHost { host, fenced } => self.take_over_host(&host, fenced, &progress).await,
+            Request::FleetTakeOverHost { host, fenced } => self.take_over_host(&host, fenced, progress).await,
             Request::TokenCreate { name, role } => self.http.create_token(&name, role),
             Request::TokenList {} => Ok(Answer::Tokens(self.http.tokens())),
             Request::TokenRevoke { name } => self.http.revoke_token(&name),
