@@ -92,7 +92,7 @@ fn each_role_grants_its_requests_from_every_address() {
             }
         }
     }
-    assert_eq!(requests, 5 * 5 * 3 * 4 * 4);
+    assert_eq!(requests, 5 * 5 * 3 * 5 * 4);
 }
 
 #[test]
