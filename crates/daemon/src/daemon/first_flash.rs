@@ -52,14 +52,6 @@ impl Daemon {
         self.flash.open_first().await
     }
 
-    /// Runs `work` to its end, or drops it when a stop is requested: a backing may never answer.
-    pub(super) async fn until_stop<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        tokio::select! {
-            result = work => result,
-            () = self.stop.requested() => Err(Failure::new(ErrorKind::Unavailable, "the daemon is stopping")),
-        }
-    }
-
     /// Detaches a served volume and attaches it again, so that it uses flash. A volume with fixed clients, or without
     /// a record that could be saved, stays attached without flash.
     async fn attach_to_flash(&self, name: &str, progress: &ProgressSender) -> Result<(), Failure> {
@@ -73,7 +65,7 @@ impl Daemon {
         // Only little is left to destage while the clients wait.
         let work = async |volume: Volume<RealSeam>| volume.destage_all().await;
         let activity = format!("destaging {name}");
-        self.until_stop(self.cores.on_volume(name, &placement, &activity, progress, work)).await?;
+        self.stop.interrupt(self.cores.on_volume(name, &placement, &activity, progress, work)).await?;
         self.cores.release_clients(name, core, volume_id).await?;
         let attached = match self.attachments.detach(name, core, progress).await {
             Ok(()) => {

@@ -173,7 +173,7 @@ impl Daemon {
             let plan = HelperPlan { claim, reads_log: true, ..self.attachments.helper_plan(config, image) };
             let data = ForeignData { volume: name.clone(), plan, mark: mark.clone(), is_ordered };
             let destaged = destage_foreign_log(data, &self.log_turns, progress.clone());
-            if let Some(replayed) = self.until_stop(destaged).await? {
+            if let Some(replayed) = self.stop.interrupt(destaged).await? {
                 let bytes = replayed.data_blocks * seam::BLOCK_BYTES as u64;
                 log::warn!(
                     target: VOLUME, volume = name,

@@ -6,6 +6,7 @@ mod drain;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
+use messages::{ErrorKind, Failure};
 use tokio::sync::watch;
 
 pub use self::drain::{Drain, DrainFault, DrainResult};
@@ -107,6 +108,14 @@ impl Stop {
     /// Waits until a stop is requested.
     pub async fn requested(&self) {
         self.wait_for_phase(|phase| phase != Phase::Running).await;
+    }
+
+    /// Runs `work` to its end, or drops it when a stop is requested: a backing may never answer.
+    pub async fn interrupt<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        tokio::select! {
+            result = work => result,
+            () = self.requested() => Err(Failure::new(ErrorKind::Unavailable, "the daemon is stopping")),
+        }
     }
 
     /// Waits until the stop reaches a phase.
