@@ -139,7 +139,7 @@ pub async fn run_pump<S: Seam>(shard: ShardRef<S>) {
                 let shard = Rc::clone(&shard);
                 shard.seam().clone().spawn(async move {
                     // A failure is counted and reported; dirty blocks stay dirty and are tried again.
-                    drop(shard.flush_all().await);
+                    let (Ok(()) | Err(_)) = shard.flush_all().await;
                     shard.background_flushes.is_background_flush_running.set(false);
                     shard.destage_work.notify();
                 });

@@ -135,21 +135,13 @@ impl JournalRecord {
     fn encode(&self, out: &mut [u8; RECORD_BYTES]) {
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         match *self {
-            JournalRecord::Slot {
-                member,
-                slot,
-                volume_number: volume,
-                page,
-                valid_mask: valid,
-                write_counts,
-                generation,
-            } => {
+            JournalRecord::Slot { member, slot, volume_number, page, valid_mask, write_counts, generation } => {
                 put(0, &[KIND_SLOT, member.0 as u8]);
                 put(2, &generation.to_le_bytes());
                 put(4, &slot.to_le_bytes());
                 put(8, &page.0.to_le_bytes()[..6]);
-                put(14, &volume.to_le_bytes());
-                put(16, &valid.to_le_bytes());
+                put(14, &volume_number.to_le_bytes());
+                put(16, &valid_mask.to_le_bytes());
                 (0..3).for_each(|bit| put(18 + 2 * bit, &write_counts.0[bit].to_le_bytes()));
             }
             JournalRecord::Free { member, slot, generation } => {

@@ -59,17 +59,10 @@ impl MapReplay {
     /// Applies a record.
     pub fn apply(&mut self, record: JournalRecord) {
         match record {
-            JournalRecord::Slot {
-                member,
-                slot,
-                volume_number: volume,
-                page,
-                valid_mask: valid,
-                write_counts,
-                generation,
-            } => {
+            JournalRecord::Slot { member, slot, volume_number, page, valid_mask, write_counts, generation } => {
                 if let Some(slot) = self.slot_of_member(member, slot) {
-                    self.table.restore(slot, Some((key_of(volume, page), valid, write_counts)), generation);
+                    let key = key_of(volume_number, page);
+                    self.table.restore(slot, Some((key, valid_mask, write_counts)), generation);
                 }
             }
             JournalRecord::Free { member, slot, generation } => {
