@@ -51,14 +51,10 @@ impl Daemon {
                 Err(failure) => failures.push(format!("volume {name} stays here: {failure}")),
             }
         }
-        if !failures.is_empty() {
-            messages.extend(failures);
-            return Err(Failure::new(ErrorKind::Failed, messages.join("; ")));
-        }
-        if messages.is_empty() {
+        if messages.is_empty() && failures.is_empty() {
             messages.push("no volume in service lies on an image that other hosts can own".to_owned());
         }
-        Ok(Answer::Said(messages))
+        outcome_of_all(messages, failures)
     }
 
     /// `fleet take-over`: claims the image of a volume on standby. The owner's client is blocked; the host `from` has
@@ -117,27 +113,17 @@ impl Daemon {
         is_fenced: bool,
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
-        let is_of_host = |known: &KnownVolume| {
-            let mark = match known.standby() {
-                Some(report) => {
-                    let is_owner = report.owner == host && report.release.is_none();
-                    is_owner.then(|| report.mark.clone())
-                }
-                None => {
-                    let is_refused = matches!(known.status, VolumeStatus::Refused(_));
-                    let mark = self.volumes.mark_of(&known.config.name);
-                    (is_refused && mark.as_ref().is_some_and(|mark| mark.host == host)).then_some(mark)
-                }
-            };
-            mark.map(|mark| (mark.is_some(), known.config.name.clone()))
+        let is_left = |known: &KnownVolume| {
+            let report = self.fleet_report(known, None).filter(|report| report.is_left_by(host))?;
+            Some((report.undestaged_host.is_some(), known.config.name.clone()))
         };
-        let mut names: Vec<(bool, String)> = self.volumes.map(is_of_host).into_iter().flatten().collect();
-        // Volumes with data in its log are the last ones: they wait for each other.
-        names.sort();
+        let mut names: Vec<(bool, String)> = self.volumes.map(is_left).into_iter().flatten().collect();
         if names.is_empty() {
             let text = format!("no volume on standby is owned by host {host}; see `hotset fleet status`");
             return Err(Failure::new(ErrorKind::NotFound, text));
         }
+        // Volumes with data in its log are the last ones: they wait for each other.
+        names.sort();
         let take_over = async |(_, name): (bool, String)| {
             let taken = self.take_over(&name, Some(host.to_owned()), None, is_fenced, progress).await;
             (name, taken)
@@ -153,11 +139,7 @@ impl Daemon {
                 Err(failure) => failures.push(failure.message),
             }
         }
-        if failures.is_empty() {
-            return Ok(Answer::Said(messages));
-        }
-        messages.extend(failures);
-        Err(Failure::new(ErrorKind::Failed, messages.join("; ")))
+        outcome_of_all(messages, failures)
     }
 
     /// Destages the data of a volume that is in the log of its owner, if that lies on an image, by the claim that is
@@ -192,8 +174,12 @@ impl Daemon {
         }
         let config = &known.config;
         let host = self.settings.current().fleet.host.clone();
+        let mark = known.standby().map_or_else(|| self.volumes.mark_of(&config.name), |standby| standby.mark.clone());
+        let (undestaged_host, undestaged_data) = mark.map(|mark| (mark.host, rbd::show_mark_id(mark.id))).unzip();
         let report = FleetReport {
             host: host.clone(),
+            undestaged_host,
+            undestaged_data,
             requested_policy: effective_policy(record, config.policy).to_string(),
             take_over: config.take_over.mode.name().to_owned(),
             take_over_after_seconds: config.take_over.after.as_secs(),
@@ -205,28 +191,15 @@ impl Daemon {
                 is_owner: true,
                 ownership: placement.ownership.unwrap_or(0),
                 undestaged_host: record.is_some_and(|record| record.dirty_on_flash.is_some()).then_some(host),
+                undestaged_data: None,
                 ..report
             },
             (None, Some(standby)) => {
-                let StandbyReport { owner, epoch, has_client, release, mark, claim: _ } = standby.clone();
+                let StandbyReport { owner, epoch, has_client, release, mark: _, claim: _ } = standby.clone();
                 let released_to = release.map(|release| release.host().unwrap_or("any").to_owned());
-                let (undestaged_host, data) = mark.map(|mark| (mark.host, rbd::show_mark_id(mark.id))).unzip();
-                FleetReport {
-                    owner,
-                    ownership: epoch,
-                    owner_has_image_open: Some(has_client),
-                    released_to,
-                    undestaged_host,
-                    undestaged_data: data,
-                    ..report
-                }
+                FleetReport { owner, ownership: epoch, owner_has_image_open: Some(has_client), released_to, ..report }
             }
-            (None, None) => {
-                let mark = self.volumes.mark_of(&config.name);
-                let (undestaged_host, undestaged_data) =
-                    mark.map(|mark| (mark.host, rbd::show_mark_id(mark.id))).unzip();
-                FleetReport { undestaged_host, undestaged_data, ..report }
-            }
+            (None, None) => report,
         })
     }
 
@@ -299,6 +272,15 @@ impl Daemon {
     fn is_on_standby(&self, name: &str) -> bool {
         self.volumes.find(name).is_some_and(|known| known.standby().is_some())
     }
+}
+
+/// The outcome of an action on several volumes: the messages, or one failure that has all of them.
+fn outcome_of_all(mut messages: Vec<String>, failures: Vec<String>) -> Result<Answer, Failure> {
+    if failures.is_empty() {
+        return Ok(Answer::Said(messages));
+    }
+    messages.extend(failures);
+    Err(Failure::new(ErrorKind::Failed, messages.join("; ")))
 }
 
 /// True for the refusal of an image that lacks flushed data of another host.

@@ -105,12 +105,9 @@ fn status(socket: Option<&Path>) -> Result<Vec<FleetVolumeReport>, Failure> {
 /// Asks whether all volumes of a host are to be taken over.
 fn confirm_host(socket: Option<&Path>, host: &str) -> Result<(), Failure> {
     let volumes = status(socket)?;
-    let has_data = |volume: &FleetVolumeReport| volume.fleet.undestaged_host.as_deref() == Some(host);
-    let is_of_host =
-        |volume: &&FleetVolumeReport| !volume.fleet.is_owner && (volume.fleet.owner == host || has_data(volume));
-    let of_host: Vec<_> = volumes.iter().filter(is_of_host).collect();
+    let of_host: Vec<_> = volumes.iter().filter(|volume| volume.fleet.is_left_by(host)).collect();
     let open = of_host.iter().filter(|volume| volume.fleet.owner_has_image_open == Some(true)).count();
-    let log = match of_host.iter().any(|volume| has_data(volume)) {
+    let log = match of_host.iter().any(|volume| volume.fleet.undestaged_host.is_some()) {
         true => " If the host is alive, it loses its flash log: flushes of all its write-back volumes fail.",
         false => "",
     };

@@ -36,6 +36,17 @@ pub struct FleetReport {
     pub undestaged_data: Option<String>,
 }
 
+impl FleetReport {
+    /// True if this host takes the volume over when it takes over all volumes of `host`: that one owns the image and
+    /// has not released it, or the volume is refused because of its undestaged data.
+    pub fn is_left_by(&self, host: &str) -> bool {
+        match self.owner.as_str() {
+            "" => self.undestaged_host.as_deref() == Some(host),
+            owner => !self.is_owner && owner == host && self.released_to.is_none(),
+        }
+    }
+}
+
 /// A volume and its ownership.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FleetVolumeReport {
@@ -60,5 +71,24 @@ impl FleetVolumeReport {
             Some(FleetVolumeReport { volume: volume.name.clone(), image, state: volume.state, policy, fleet })
         };
         volumes.iter().filter_map(report).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_leaves_what_it_owns_and_what_lacks_its_data() {
+        let owned = FleetReport { owner: "alpha".to_owned(), ..FleetReport::default() };
+        assert!(owned.is_left_by("alpha") && !owned.is_left_by("beta"));
+        let released = FleetReport { released_to: Some("gamma".to_owned()), ..owned.clone() };
+        assert!(!released.is_left_by("alpha") && !released.is_left_by("gamma"));
+        let refused = FleetReport { undestaged_host: Some("alpha".to_owned()), ..FleetReport::default() };
+        assert!(refused.is_left_by("alpha") && !refused.is_left_by("beta"));
+        let of_another = FleetReport { owner: "gamma".to_owned(), ..refused };
+        assert!(!of_another.is_left_by("alpha"), "the owner may be alive");
+        let own = FleetReport { is_owner: true, ..owned };
+        assert!(!own.is_left_by("alpha"));
     }
 }
