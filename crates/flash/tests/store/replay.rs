@@ -43,15 +43,18 @@ async fn open_backing(seam: &SimSeam, volume: u64) -> SimDisk {
     seam.open_disk(&open).await.expect("the backing exists")
 }
 
-/// Replays all volumes.
-async fn replay_all(seam: &SimSeam, devices: &[MemberDisk<SimSeam>]) -> Result<ReplayStats, ReplayError> {
+/// Replays all volumes; `observe` may cancel that.
+async fn replay_all(
+    seam: &SimSeam,
+    devices: &[MemberDisk<SimSeam>],
+    mut observe: impl FnMut(ReplayProgress) -> ControlFlow<()>,
+) -> Result<ReplayStats, ReplayError> {
     let (_, inspection) = inspect(seam, devices).await;
     let inspection = inspection.expect("the store exists");
     let mut sum = ReplayStats::default();
     for volume in VOLUMES {
-        let replayed = inspection
-            .replay(VolumeId(volume), &open_backing(seam, volume).await, |_| ControlFlow::Continue(()))
-            .await?;
+        let backing = open_backing(seam, volume).await;
+        let replayed = inspection.replay(VolumeId(volume), &backing, &mut observe).await?;
         sum.data_blocks += replayed.data_blocks;
         sum.zero_blocks += replayed.zero_blocks;
     }
@@ -81,9 +84,9 @@ fn durable_content(world: &World) -> RecoveredBlocks {
     content
 }
 
-/// A host dies at any I/O; another one replays its log, dies too, and replays again.
+/// A host dies at any I/O; another one replays its log, dies too or is cancelled, and replays again.
 fn run_life(seed: u64) -> Result<ReplayStats, String> {
-    let rng = Rng::new(seed, 52);
+    let (rng, cancels) = (Rng::new(seed, 52), Rng::new(seed, 53));
     let shape = StoreShape { segment_bytes: 4096 << (3 + rng.below(3)), segments: 4 + rng.below(6), ..SMALL };
     let world = formatted(seed, shape);
     let (seam, model) = (world.seam(), Rc::<RefCell<LogModel>>::default());
@@ -116,14 +119,19 @@ fn run_life(seed: u64) -> Result<ReplayStats, String> {
             world.crash_at_io(world.io_count() + 1 + rng.below(80));
         }
         // The members' order does not matter: both have the whole log.
-        let replayed = world.run_until(async { replay_all(&seam, &disks(&seam, &NAMES).await).await });
+        let observe = |_| match cancels.below(8) == 0 {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        let replayed = world.run_until(async { replay_all(&seam, &disks(&seam, &NAMES).await, observe).await });
         match replayed {
             Ok(Ok(replayed)) => {
                 model.borrow().check(&durable_content(&world))?;
                 return Ok(replayed);
             }
-            // A reconnect may fail the request during which it happens: the administrator tries again.
-            Ok(Err(ReplayError::Backing(_))) | Err(Stop::CrashPoint) => {}
+            // A reconnect may fail the request during which it happens: the administrator tries again, and after a
+            // cancellation too.
+            Ok(Err(ReplayError::Backing(_) | ReplayError::Cancelled)) | Err(Stop::CrashPoint) => {}
             Ok(Err(error)) => return Err(error.to_string()),
             Err(stop) => return Err(stop.to_string()),
         }
@@ -140,6 +148,41 @@ fn replay_after_any_crash_leaves_all_flushed_data_durable() {
         sum.zero_blocks += replayed.zero_blocks;
     }
     assert!(sum.data_blocks > 100 && sum.zero_blocks > 100, "{sum:?}");
+}
+
+#[test]
+fn replay_cancelled_halfway_is_completed_by_the_next_one() {
+    /// More than are read at a time.
+    const WRITTEN: u64 = 300;
+    let world = formatted(1, StoreShape { segment_bytes: 256 << 10, segments: 10, ..SMALL });
+    let seam = world.seam();
+    world.block_on(async {
+        let (store, _) = open(&world, &seam, OpenOptions::default()).await.expect("a new store");
+        for block in 0..WRITTEN {
+            crate::service::append(&seam, &store, block).await;
+        }
+        store.close().await.expect("it closes");
+    });
+    let backing = world.add_disk(backing_name(5), SimDiskSpec::new(WRITTEN * 4096));
+    let replay = async |limit_blocks: u64| {
+        let (_, inspection) = inspect(&seam, &disks(&seam, &NAMES).await).await;
+        let inspection = inspection.expect("the store exists");
+        let mut seen = Vec::new();
+        let observe = |progress: ReplayProgress| {
+            seen.push((progress.done_blocks, progress.total_blocks));
+            if progress.done_blocks >= limit_blocks { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let replayed = inspection.replay(VolumeId(5), &open_backing(&seam, 5).await, observe).await;
+        (replayed, seen)
+    };
+    world.block_on(async {
+        let steps = vec![(0, WRITTEN), (256, WRITTEN)];
+        assert_eq!(replay(256).await, (Err(ReplayError::Cancelled), steps.clone()));
+        let whole = ReplayStats { data_blocks: WRITTEN, zero_blocks: 0 };
+        assert_eq!(replay(u64::MAX).await, (Ok(whole), steps));
+    });
+    let missing = (0..WRITTEN).find(|block| backing.durable_tag(block * SECTORS) == 0);
+    assert_eq!(missing, None, "its content is not durable");
 }
 
 #[test]
