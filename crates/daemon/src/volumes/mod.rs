@@ -337,7 +337,13 @@ impl Volumes {
             }
             _ => self.attempts.borrow_mut().cancel(&name),
         }
-        let status = attached.map_or_else(|failure| self.standby.status_of(&name, failure), VolumeStatus::Serving);
+        let status = match attached {
+            Ok(placement) => {
+                self.standby.forget_mark(&name);
+                VolumeStatus::Serving(placement)
+            }
+            Err(failure) => self.standby.status_of(&name, failure),
+        };
         self.known.borrow_mut().insert(name, KnownVolume { config, from_file, status });
     }
 
@@ -460,5 +466,27 @@ mod tests {
         drop(changing);
         volumes.end_late_attach("db");
         assert!(volumes.occupied_names(&[]).is_empty());
+    }
+
+    #[test]
+    fn mark_of_a_refusal_is_forgotten_once_the_volume_is_served() {
+        let volumes = Volumes::default();
+        let requested = (VolumeConfig::new("web", BackingSpec::Path(PathBuf::from("/w.img"))), true);
+        let mark = rbd::Mark { id: 7, host: "alpha".to_owned(), log: None };
+        volumes.note_mark("web", mark.clone());
+        volumes.record_attached(requested.clone(), Err(Failure::new(ErrorKind::Unavailable, "no answer")));
+        assert_eq!(volumes.mark_of("web"), Some(mark), "the data is not in the backing yet");
+        let geometry = Geometry {
+            size_bytes: 4096,
+            logical_block: 512,
+            physical_block: 512,
+            stripe_bytes: 0,
+            queue_depth: 1,
+            fast_zero: false,
+        };
+        let placement =
+            Placement { volume_id: VolumeId(1), identity: "i".to_owned(), core: 0, geometry, ownership: None };
+        volumes.record_attached(requested, Ok(placement));
+        assert_eq!(volumes.mark_of("web"), None);
     }
 }

@@ -19,11 +19,16 @@ pub struct StandbyNotes {
     claims: RefCell<BTreeMap<String, Claim>>,
     /// The owners that the last attach has found.
     owners: RefCell<BTreeMap<String, StandbyReport>>,
-    /// The marks of undestaged data for which the last attach was refused.
+    /// The marks of undestaged data for which volumes were refused that have not been served since.
     marks: RefCell<BTreeMap<String, Mark>>,
 }
 
 impl StandbyNotes {
+    /// Forgets the mark of a volume that is served.
+    pub fn forget_mark(&self, name: &str) {
+        self.marks.borrow_mut().remove(name);
+    }
+
     /// The status of a volume that was not attached.
     pub fn status_of(&self, name: &str, failure: Failure) -> VolumeStatus {
         // The next attempts claim the image too, until the owner is back or its data is complete.
@@ -65,7 +70,7 @@ impl Volumes {
         self.standby.marks.borrow_mut().insert(name.to_owned(), mark);
     }
 
-    /// The mark for which a volume was refused last.
+    /// The mark for which a volume was refused, unless it has been served since.
     pub fn mark_of(&self, name: &str) -> Option<Mark> {
         self.standby.marks.borrow().get(name).cloned()
     }
