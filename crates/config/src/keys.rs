@@ -401,6 +401,40 @@ pub const KEYS: &[Key] = &[
          ([fleet.md](fleet.md)). Each of them has its own.",
     ),
     key(
+        "fleet",
+        "hosts",
+        r#"["alpha=10.0.0.1:7401", "beta=10.0.0.2:7401"]"#,
+        "none",
+        "All hosts of the fleet, with the address at which each listens for the others; the same list on all of them. \
+         It needs the three files below.",
+    )
+    .shape(Shape::Texts),
+    key(
+        "fleet",
+        "tls_certificate",
+        r#""/etc/hotset/fleet.crt""#,
+        "required with `hosts`",
+        "Certificate chain of this host, PEM, with the host's name as a DNS name. A reload (SIGHUP) reads the file \
+         again.",
+    )
+    .takes_effect(ReloadIfSet),
+    key(
+        "fleet",
+        "tls_key",
+        r#""/etc/hotset/fleet.key""#,
+        "required with `hosts`",
+        "Private key of `tls_certificate`, PEM.",
+    )
+    .takes_effect(ReloadIfSet),
+    key(
+        "fleet",
+        "tls_ca",
+        r#""/etc/hotset/fleet-ca.crt""#,
+        "required with `hosts`",
+        "Certificate of the authority that signs those of all hosts, PEM. A host with another certificate is refused.",
+    )
+    .takes_effect(ReloadIfSet),
+    key(
         "array",
         "name",
         r#""shelf""#,

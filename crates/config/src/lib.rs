@@ -47,7 +47,7 @@ pub use alerts::AlertsConfig;
 pub use api::ApiConfig;
 pub use array::{default_array, show_array};
 pub use backing::{BackingSpec, is_device};
-pub use fleet::{FleetConfig, TakeOverConfig, TakeOverMode};
+pub use fleet::{FleetConfig, LinkConfig, TakeOverConfig, TakeOverMode};
 pub use history::HistoryConfig;
 pub use iscsi::{IscsiConfig, read_chap, show_portal};
 pub use log::LogConfig;

@@ -119,7 +119,7 @@ fn read_config(
     let nbd = read_nbd(&Section::single(table, "nbd", source), folder, source);
     let iscsi = read_iscsi(&Section::single(table, "iscsi", source), folder, source);
     let vhost_user = read_vhost_user(&Section::single(table, "vhost_user", source), folder, source);
-    let fleet = read_fleet(&Section::single(table, "fleet", source), source);
+    let fleet = read_fleet(&Section::single(table, "fleet", source), folder, source);
     let arrays = read_arrays(&Section::repeated(table, "array", source), source);
     let sections_of_pools = Section::repeated(table, "pool", source);
     let pools = read_pools(&sections_of_pools, folder, source);

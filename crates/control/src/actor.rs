@@ -1,4 +1,4 @@
-//! The actor of a request: a user of this machine, or a token of the HTTP interface.
+//! The actor of a request: a user of this machine, a token of the HTTP interface, or another host of the fleet.
 
 use std::net::IpAddr;
 
@@ -19,6 +19,8 @@ pub enum Actor {
         /// The other end of the connection.
         from: IpAddr,
     },
+    /// Through the link between hosts: the host's name, as its certificate proves it.
+    Host(String),
 }
 
 impl Actor {
@@ -32,6 +34,7 @@ impl Actor {
                 Some(name.map_or_else(|| format!("uid {uid}"), |name| format!("user {name}")))
             }
             Actor::Web { name, from } => Some(format!("{name} from {from}")),
+            Actor::Host(host) => Some(format!("host {host}")),
         }
     }
 }

@@ -1,9 +1,11 @@
-//! The control socket: the daemon's side, a command's side, and the identity of the client at the other end.
+//! The control socket: the daemon's side, a command's side, and the identity of the client at the other end. The
+//! link between hosts has the same wire format ([`Connections`], [`exchange`]).
 //!
 //! The messages that it carries are those of the crate `messages`.
 
 mod actor;
 pub mod client;
+mod exchange;
 pub mod server;
 mod socket;
 pub mod users;
@@ -11,4 +13,5 @@ mod wire;
 
 pub use actor::Actor;
 pub use client::{Client, ClientError};
-pub use server::{Handler, Limits, ProgressSender, ServerError, serve};
+pub use exchange::{ExchangeError, exchange};
+pub use server::{Connections, Handler, Limits, ProgressSender, ServerError, serve};

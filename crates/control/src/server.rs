@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use messages::{Answer, ErrorKind, Failure, Progress, Reply, Request};
 use seam::real::count_accept_error;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::UnixListener;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use crate::wire::{REQUEST_BYTES_MAX, encode_line, too_long};
@@ -81,6 +81,11 @@ impl ProgressSender {
         let _ = self.0.try_send(Progress { activity: activity.into(), dirty_bytes, done_bytes: 0, total_bytes: 0 });
     }
 
+    /// Passes on a report of another daemon.
+    pub fn forward(&self, progress: Progress) {
+        let _ = self.0.try_send(progress);
+    }
+
     /// Reports the progress of a copy.
     pub fn report_copied(&self, activity: impl Into<String>, done_bytes: u64, total_bytes: u64) {
         let _ = self.0.try_send(Progress { activity: activity.into(), dirty_bytes: 0, done_bytes, total_bytes });
@@ -111,9 +116,8 @@ pub async fn serve<H: Handler>(
     let failed = |error| ServerError::Listen { path: path.to_owned(), error };
     let listener = UnixListener::from_std(listener).map_err(failed)?;
     ready();
-    let permits = Semaphore::new(limits.requests_max);
-    let shared =
-        Rc::new(Shared { limits, idle: Idle::default(), requests: Cell::new(0), permits, reserve: Reserve::new() });
+    let connections = Rc::new(Connections::new(handler, limits));
+    let reserve = Rc::new(Reserve::new());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -121,24 +125,25 @@ pub async fn serve<H: Handler>(
         };
         match accepted {
             Ok((stream, _)) => {
-                let (handler, shared) = (handler.clone(), shared.clone());
-                let idle_entry = IdleEntry::new(&shared);
+                let actor = stream.peer_cred().map_or(Actor::Unknown, |peer| Actor::User(peer.uid()));
+                let served = connections.serve(stream, actor);
+                let reserve = reserve.clone();
                 tokio::task::spawn_local(async move {
                     // An error means that the client disconnected or broke the protocol. Its connection is closed
                     // without a message.
-                    let _ = serve_requests(stream, handler, shared.clone(), idle_entry).await;
+                    let _ = served.await;
                     // Refill the reserve at once: other clients may wait for this descriptor.
-                    shared.reserve.refill();
+                    reserve.refill();
                 });
                 // A request that has arrived is read before a later connection can evict this one.
                 tokio::task::yield_now().await;
             }
             // The client still waits: the next accept uses the reserved descriptor.
-            Err(error) if count_accept_error(&error) && shared.reserve.release() => {}
+            Err(error) if count_accept_error(&error) && reserve.release() => {}
             // Descriptors may become free meanwhile.
             Err(_) => {
                 tokio::time::sleep(ACCEPT_PAUSE).await;
-                shared.reserve.refill();
+                reserve.refill();
             }
         }
     }
@@ -177,7 +182,33 @@ struct Shared {
     /// Requests in progress or waiting.
     requests: Cell<usize>,
     permits: Semaphore,
-    reserve: Reserve,
+}
+
+/// Connections under common bounds.
+pub struct Connections<H> {
+    handler: Rc<H>,
+    shared: Rc<Shared>,
+}
+
+impl<H: Handler> Connections<H> {
+    /// No connection yet; `handler` carries out their requests.
+    pub fn new(handler: Rc<H>, limits: Limits) -> Connections<H> {
+        let permits = Semaphore::new(limits.requests_max);
+        let shared = Shared { limits, idle: Idle::default(), requests: Cell::new(0), permits };
+        Connections { handler, shared: Rc::new(shared) }
+    }
+
+    /// Serves the requests of `actor` on a stream, until it ends. The connection counts from the call on. An error
+    /// means that the client disconnected or broke the protocol. Runs inside a `LocalSet`.
+    pub fn serve(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + 'static,
+        actor: Actor,
+    ) -> impl Future<Output = io::Result<()>> + 'static {
+        let (handler, shared) = (self.handler.clone(), self.shared.clone());
+        let idle_entry = IdleEntry::new(&shared);
+        serve_requests(stream, handler, shared, actor, idle_entry)
+    }
 }
 
 /// Connections that wait for their client, the longest waiting first.
@@ -226,14 +257,14 @@ impl Drop for IdleEntry {
 }
 
 async fn serve_requests<H: Handler>(
-    stream: UnixStream,
+    stream: impl AsyncRead + AsyncWrite,
     handler: Rc<H>,
     shared: Rc<Shared>,
+    actor: Actor,
     mut idle_entry: IdleEntry,
 ) -> io::Result<()> {
     let limits = shared.limits;
-    let actor = stream.peer_cred().map_or(Actor::Unknown, |peer| Actor::User(peer.uid()));
-    let (reader, mut writer) = stream.into_split();
+    let (reader, mut writer) = tokio::io::split(Box::pin(stream));
     let mut reader = BufReader::new(reader);
     let mut text = Vec::new();
     loop {
@@ -354,5 +385,11 @@ async fn execute<H: Handler>(
 }
 
 async fn send(writer: &mut (impl AsyncWriteExt + Unpin), reply: &Reply, limits: Limits) -> io::Result<()> {
-    tokio::time::timeout(limits.idle_timeout, writer.write_all(&encode_line(reply))).await?
+    let line = encode_line(reply);
+    // A stream under TLS sends what it has encrypted with the flush.
+    let sent = async {
+        writer.write_all(&line).await?;
+        writer.flush().await
+    };
+    tokio::time::timeout(limits.idle_timeout, sent).await?
 }

@@ -16,6 +16,7 @@ mod device_paths;
 mod engine_reports;
 mod events;
 mod flash;
+mod fleet_link;
 mod foreign_log;
 mod handover;
 mod http;

@@ -94,6 +94,11 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::FleetMove { name, to: Some(host) } => {
             volume_change(name, format!("release its image for host {host}"))
         }
+        Request::FleetRelease { image, ownership: _, to } => {
+            let host = to.as_ref().map_or("any host".to_owned(), |host| format!("host {host}"));
+            daemon_change(format!("release image {image} for {host}"))
+        }
+        Request::FleetReleased { image } => daemon_change(format!("serve the volume on image {image}, now released")),
         Request::FleetDrain {} => daemon_change("release the images of all volumes"),
         Request::FleetTakeOver { name, from, give_up, fenced } => {
             let from = from.as_ref().map_or(String::new(), |host| format!(" from host {host}"));
@@ -167,6 +172,8 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         | Request::Events { .. }
         | Request::Alerts {}
         | Request::Configuration {}
+        | Request::FleetHosts {}
+        | Request::FleetHost {}
         | Request::JobList {}
         | Request::DatastoreList {}
         | Request::PoolList {}

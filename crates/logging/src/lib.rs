@@ -45,6 +45,7 @@ subsystems! {
     DAEMON "daemon" "start, stop, signals, file descriptors, the log itself"
     EVENTS "events" "alerts as they are raised and cleared, with effect and remedy; the channels of alerts"
     FLASH "flash" "flash devices, the flash log, clean pages on flash"
+    FLEET "fleet" "the link to other hosts: its listener, refused connections, requests"
     HISTORY "history" "history of metrics: errors of its thread and its file"
     ISCSI "iscsi" "the iSCSI target and its reservations"
     MEMORY "memory" "persisted memory"

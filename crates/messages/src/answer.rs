@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{
     AdvicePage, AlertReport, ChannelTestReport, ConfigurationReport, DatastoreReport, EventsPage, FlashPlanReport,
-    HeatReport, HistoryReport, JobReport, PoolCellsReport, PoolLostReport, PoolPlanReport, PoolQueueReport, PoolReport,
-    SilenceReport, SlowReport, SnapshotsReport, TraceOpened, Traced,
+    FleetHostReport, HeatReport, HistoryReport, JobReport, PoolCellsReport, PoolLostReport, PoolPlanReport,
+    PoolQueueReport, PoolReport, SilenceReport, SlowReport, SnapshotsReport, TraceOpened, Traced,
 };
 use crate::token::{LoginLink, TokenCreated, TokenReport};
 use crate::{FlashReport, StatusReport, VolumeReport};
@@ -86,6 +86,10 @@ pub enum Answer {
     Snapshots(Box<SnapshotsReport>),
     /// Of `pool lost`.
     PoolLost(Box<PoolLostReport>),
+    /// Of `fleet status`: this host, then the others.
+    FleetHosts(Vec<FleetHostReport>),
+    /// Of a question by another host.
+    FleetHost(Box<FleetHostReport>),
     /// Of `job list`.
     Jobs(Vec<JobReport>),
     /// Of an action that continues as a job.

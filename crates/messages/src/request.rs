@@ -442,7 +442,26 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         discard_dirty: bool,
     },
-    /// Destage a volume, give its image up for another host, and stop serving it.
+    /// All hosts of the fleet with their volumes on shared storage; the others are asked.
+    FleetHosts {},
+    /// This host with its volumes on shared storage; other hosts ask.
+    FleetHost {},
+    /// By another host: as [`Request::FleetMove`], for the volume on this image.
+    FleetRelease {
+        /// The image: `POOL/IMAGE` or `POOL/NAMESPACE/IMAGE`.
+        image: String,
+        /// Number of the ownership that is to end.
+        ownership: u64,
+        /// The host that may claim the image; default: any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<String>,
+    },
+    /// By another host: it has released this image, which this host may claim.
+    FleetReleased {
+        /// The image.
+        image: String,
+    },
+    /// Destage a volume, give its image up for another host, and stop serving it. A host on standby asks the owner.
     FleetMove {
         /// The volume.
         name: String,

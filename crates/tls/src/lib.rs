@@ -1,8 +1,10 @@
-//! TLS configuration of the NBD and HTTP servers: certificates and keys from files, with errors that name the remedy.
+//! TLS configuration of servers, and of the link between hosts: certificates and keys from files, with errors that name
+//! the remedy.
 //!
 //! This crate has neither connections nor an executor: each server runs the handshake on its own streams.
 
 mod expiry;
+mod hosts;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use expiry::earliest_expiry;
+pub use hosts::{HostFiles, HostIdentity, is_of_host, name_in_certificate};
 pub use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
@@ -71,6 +74,18 @@ pub enum TlsError {
         /// The key file.
         key: PathBuf,
     },
+    /// A host's certificate has another name.
+    #[error(
+        "the certificate in {} is not for host {host}; issue one with that name as a DNS name (subjectAltName), or set \
+         host in [fleet]",
+        .path.display()
+    )]
+    OtherHost {
+        /// The file.
+        path: PathBuf,
+        /// Name of the host.
+        host: String,
+    },
     /// A file is not usable for another reason.
     #[error("{} cannot be used: {cause}; issue it again", .path.display())]
     Unusable {
@@ -105,10 +120,7 @@ impl Files {
     /// Reads the files.
     pub fn read(&self) -> Result<Identity, TlsError> {
         let chain = read_certificates(&self.certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(&read_file(&self.key)?).map_err(|error| match error {
-            pem::Error::NoItemsFound => TlsError::NoKey(self.key.clone()),
-            error => TlsError::Pem { path: self.key.clone(), cause: error.to_string() },
-        })?;
+        let key = read_key(&self.key)?;
         let provider = provider();
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
@@ -142,6 +154,13 @@ pub fn read_certificates(path: &Path) -> Result<Vec<Certificate>, TlsError> {
     let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read_file(path)?).collect();
     let parsed = parsed.map_err(|error| TlsError::Pem { path: path.to_owned(), cause: error.to_string() })?;
     if parsed.is_empty() { Err(TlsError::NoCertificate(path.to_owned())) } else { Ok(parsed) }
+}
+
+fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_slice(&read_file(path)?).map_err(|error| match error {
+        pem::Error::NoItemsFound => TlsError::NoKey(path.to_owned()),
+        error => TlsError::Pem { path: path.to_owned(), cause: error.to_string() },
+    })
 }
 
 fn read_roots(path: &Path) -> Result<RootCertStore, TlsError> {

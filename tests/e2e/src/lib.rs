@@ -4,6 +4,7 @@
 //! it. [`client::Client`] is a small NBD client of the tests, and [`write_history::WriteHistory`] checks the content
 //! after a crash.
 
+pub mod authority;
 pub mod blocks;
 pub mod bridge;
 pub mod cache_disk;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use messages::report::FleetVolumeReport;
+use messages::report::{FleetHostReport, FleetVolumeReport};
 use messages::{Answer, Request, VolumeReport};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -18,6 +18,7 @@ use crate::problem::Problem;
 pub(super) fn routes() -> Routes {
     OpenApiRouter::new()
         .routes(routes!(list_fleet))
+        .routes(routes!(list_hosts))
         .routes(routes!(drain))
         .routes(routes!(move_volume))
         .routes(routes!(take_over))
@@ -30,6 +31,17 @@ pub(super) fn routes() -> Routes {
 async fn list_fleet(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<FleetVolumeReport>>, Problem> {
     match shared.control.request(Request::VolumeList {}).await? {
         Answer::Volumes(volumes) => Ok(Json(FleetVolumeReport::of(&volumes))),
+        _ => Err(unexpected()),
+    }
+}
+
+/// All hosts of the fleet, this one first, each with its volumes on images that several hosts can own
+#[utoipa::path(get, path = "/api/v1/fleet/hosts", tag = "fleet",
+    responses((status = 200, description = "As they are now; a host without an answer has an error",
+        body = Vec<FleetHostReport>)))]
+async fn list_hosts(State(shared): State<Arc<Shared>>) -> Result<Json<Vec<FleetHostReport>>, Problem> {
+    match shared.control.request(Request::FleetHosts {}).await? {
+        Answer::FleetHosts(hosts) => Ok(Json(hosts)),
         _ => Err(unexpected()),
     }
 }
@@ -49,7 +61,7 @@ struct Move {
     to: Option<String>,
 }
 
-/// Destage a volume, release its image for another host, and stop serving it here
+/// Destage a volume, release its image for another host, and stop serving it; on standby the owner is asked
 #[utoipa::path(post, path = "/api/v1/volumes/{name}/move", tag = "fleet",
     params(("name" = String, Path, description = "The volume")), request_body = Option<Move>,
     responses((status = 200, description = "Released", body = VolumeReport)))]

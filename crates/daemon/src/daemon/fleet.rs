@@ -17,10 +17,12 @@ use units::show_bytes;
 
 /// Volumes that are taken over at a time: each needs helper processes, and waits for a lease.
 const TAKE_OVERS_MAX: usize = 16;
+/// Volumes that a drain moves at a time: each needs helper processes on both hosts.
+const MOVES_MAX: usize = 16;
 
 impl Daemon {
-    /// `fleet move`: destages while clients are served, detaches the volume as a removal does, and releases its image
-    /// for the host `to`, or for any. On an error the volume is in service as before, unless its image is released.
+    /// `fleet move`: releases the image of a volume for the host `to`, or for any, and waits until a host that the link
+    /// reaches serves the volume. On standby it asks the owner.
     pub async fn move_volume(
         &self,
         name: &str,
@@ -29,12 +31,30 @@ impl Daemon {
     ) -> Result<Answer, Failure> {
         let _guard = self.volumes.lock_for_change(name)?;
         let known = self.volumes.get(name)?;
+        if let Some(report) = known.standby() {
+            return self.request_release(&known, report, to, progress).await;
+        }
+        let image = self.release_volume(name, to, progress).await?;
+        let served_by = self.offer(&image.place(), to).await;
+        self.note_successor(name, served_by.as_deref());
+        self.show(name).await
+    }
+
+    /// Destages while clients are served, detaches the volume as a removal does, and releases its image for the host
+    /// `to`, or for any. On an error the volume is in service as before, unless its image is released.
+    pub(super) async fn release_volume(
+        &self,
+        name: &str,
+        to: Option<&str>,
+        progress: &ProgressSender,
+    ) -> Result<ImageSpec, Failure> {
+        let known = self.volumes.get(name)?;
         let (image, placement) = self.check_movable(&known, to).await?;
         // Most of the data is destaged while clients are served.
         self.flush(name, progress).await?;
         self.release_detached(&known, &placement, &image, &Release::new(to), progress).await?;
         log::info!(target: VOLUME, volume = name, "volume {name}: its image is released by command");
-        self.show(name).await
+        Ok(image)
     }
 
     /// `fleet drain`: moves all volumes whose images other hosts can own.
@@ -44,11 +64,19 @@ impl Daemon {
             (is_served && matches!(known.config.backing, BackingSpec::Rbd(_))).then(|| known.config.name.clone())
         };
         let names: Vec<String> = self.volumes.map(is_moved).into_iter().flatten().collect();
+        let move_volume = async |name: String| {
+            let moved = self.move_volume(&name, None, progress).await;
+            (name, moved)
+        };
+        let moved: Vec<_> = stream::iter(names).map(move_volume).buffer_unordered(MOVES_MAX).collect().await;
         let (mut messages, mut failures) = (Vec::new(), Vec::new());
-        for name in names {
-            match self.move_volume(&name, None, progress).await {
-                Ok(_) => messages.push(format!("volume {name} is released")),
-                Err(failure) => failures.push(format!("volume {name} stays here: {failure}")),
+        for (name, moved) in moved {
+            let known = self.volumes.find(&name);
+            let standby = known.as_ref().and_then(KnownVolume::standby).filter(|standby| standby.release.is_none());
+            match (moved, standby) {
+                (Ok(_), Some(standby)) => messages.push(format!("volume {name} is served by host {}", standby.owner)),
+                (Ok(_), None) => messages.push(format!("volume {name} is released")),
+                (Err(failure), _) => failures.push(format!("volume {name} stays here: {failure}")),
             }
         }
         if messages.is_empty() && failures.is_empty() {

@@ -9,6 +9,7 @@ mod configuration;
 mod first_flash;
 mod flash_monitor;
 mod fleet;
+mod fleet_hosts;
 mod flushes;
 mod heat_map;
 mod new_file;
@@ -44,6 +45,7 @@ use super::certificates::Certificates;
 use super::cores::{Cores, DataCore, NewDevice};
 use super::events::Journal;
 use super::flash::FlashLog;
+use super::fleet_link::FleetLink;
 use super::foreign_log::LogTurns;
 use super::http::HttpInterface;
 use super::iscsi_units::Units;
@@ -84,6 +86,8 @@ pub struct Daemon {
     attachments: Attachments,
     /// The looks at images of volumes on standby.
     standbys: Standbys,
+    /// The link to the other hosts.
+    fleet_link: Rc<FleetLink>,
     /// Logs of other hosts that are being read.
     log_turns: LogTurns,
     /// Settings of served volumes.
@@ -159,6 +163,7 @@ impl Daemon {
             telemetry: Telemetry::new(),
             stop: Stop::default(),
             standbys: Standbys::default(),
+            fleet_link: Rc::new(FleetLink::new(settings.clone())),
             log_turns: LogTurns::default(),
             reloads: Reloads::default(),
             pool_trends: PoolTrends::default(),
@@ -321,6 +326,12 @@ impl Daemon {
             }
             Request::VolumeRemove { name, give_up } => self.remove(&name, give_up.as_deref(), progress).await,
             Request::VolumeAdopt { name, give_up, discard_dirty } => self.adopt(&name, give_up, discard_dirty).await,
+            Request::FleetHosts {} => Ok(Answer::FleetHosts(self.host_reports().await)),
+            Request::FleetHost {} => Ok(Answer::FleetHost(Box::new(self.host_report().await))),
+            Request::FleetRelease { image, ownership, to } => {
+                self.release_for(actor, &image, ownership, to.as_deref(), progress).await
+            }
+            Request::FleetReleased { image } => self.claim_released(&image).await,
             Request::FleetMove { name, to } => self.move_volume(&name, to.as_deref(), progress).await,
             Request::FleetDrain {} => self.drain_host(progress).await,
             Request::FleetTakeOver { name, from, give_up, fenced } => {

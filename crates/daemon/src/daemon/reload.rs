@@ -103,6 +103,11 @@ impl Daemon {
             outcomes.extend(self.certificates.reload("nbd", &fresh_tls.files).map(ReloadOutcome::General));
             tls.files = fresh_tls.files;
         }
+        let mut fleet = old.fleet.clone();
+        if let (Some(link), Some(fresh_link)) = (&mut fleet.link, fresh.fleet.link) {
+            outcomes.extend(self.fleet_link.reload(&fresh_link).map(ReloadOutcome::General));
+            link.files = fresh_link.files;
+        }
         // Settings that need a restart keep their values from the start, so that the next reload reports them again.
         let written = old.written.after_reload(fresh.written);
         self.settings.replace(Config {
@@ -112,6 +117,7 @@ impl Daemon {
             qos: fresh.qos,
             api,
             nbd,
+            fleet,
             log: LogConfig { filter: fresh.log.filter, ..old.log },
             written,
             ..old
@@ -250,7 +256,7 @@ fn restart_messages(old: &Config, fresh: &Config) -> Vec<String> {
         ("[nbd]", nbd.needs_restart(&fresh.nbd)),
         ("[iscsi]", *iscsi != fresh.iscsi),
         ("[vhost_user]", *vhost_user != fresh.vhost_user),
-        ("[fleet]", *fleet != fresh.fleet),
+        ("[fleet]", fleet.needs_restart(&fresh.fleet)),
         ("[[array]]", *arrays != fresh.arrays),
         ("[[pool]]", *pools != fresh.pools),
     ];

@@ -20,6 +20,7 @@ use super::super::stop::Clients;
 use super::super::volumes::{ChangeGuard, STANDBY};
 use super::super::{handover, iscsi, loss, persisted_memory, vhost_user};
 use super::Daemon;
+use super::fleet_hosts::LinkHandler;
 use super::signal_handling::handle_signals;
 use config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
 use logging::{self as log, DAEMON, VOLUME};
@@ -95,7 +96,7 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
         requested.iter().filter_map(|(config, _)| daemon.volumes.lock_for_change(&config.name).ok()).collect();
     tokio::task::spawn_local(handle_signals(daemon.clone()));
     let (quit, quitting) = watch::channel(false);
-    let http_quitting = quitting.clone();
+    let (http_quitting, link_quitting) = (quitting.clone(), quitting.clone());
     let (listening_sender, listening_receiver) = oneshot::channel();
     let control = tokio::task::spawn_local({
         let daemon = daemon.clone();
@@ -111,6 +112,7 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
     tokio::task::spawn_local(daemon.clone().sample());
     tokio::task::spawn_local(daemon.clone().keep_pool_heat());
     daemon.http.clone().start(daemon.clone(), daemon.telemetry.subscribe(), http_quitting);
+    daemon.fleet_link.clone().start(Rc::new(LinkHandler(daemon.clone())), link_quitting);
     let started = daemon
         .cores
         .extending_start_timeout(&daemon.notifier, start_serving(&daemon, requested, change_guards, clients))

@@ -74,8 +74,9 @@ impl Daemon {
     pub async fn status(&self) -> StatusReport {
         let mut status = self.collect_status().await;
         self.journal.add_alerts(&mut status);
-        // No alert reports an HTTP interface that does not listen.
+        // No alert reports an HTTP interface or a link that does not listen.
         status.problems_without_alert.extend(self.http.problem());
+        status.problems_without_alert.extend(self.fleet_link.problem());
         status
     }
 
@@ -101,6 +102,7 @@ impl Daemon {
         let failed = history.as_ref().and_then(|history| history.failed.as_ref());
         alerts.extend(failed.map(|reason| format!("history cannot be written: {reason}")));
         alerts.extend(self.http.problem());
+        alerts.extend(self.fleet_link.problem());
         let unresponsive = self.cores.iter().filter(|core| !cores.iter().any(|report| report.core == core.index()));
         alerts.extend(unresponsive.map(|core| format!("data core {} does not answer", core.index())));
         let state_failed = self.records.write_error();
@@ -120,7 +122,7 @@ impl Daemon {
             memory_bytes: config.memory_bytes,
             jobs,
             pools,
-            certificates: self.certificates.reports(),
+            certificates: self.certificates.reports().into_iter().chain(self.fleet_link.certificate_report()).collect(),
             ended_jobs: self.jobs.ended(),
             flash,
             iscsi,

@@ -9,7 +9,7 @@ use messages::{Answer, Request};
 
 use super::confirm::is_confirmed;
 use super::daemon::{send_request, unexpected};
-use terminal::render::fleet::table;
+use terminal::render::fleet::{hosts_table, table};
 use terminal::render::screen;
 use terminal::render::style::Style;
 use terminal::{Failure, print_json};
@@ -19,7 +19,9 @@ use terminal::{Failure, print_json};
 pub enum Action {
     /// Show each volume on shared storage with its owner, its policy, and the host of undestaged data
     Status,
-    /// Destage a volume, release its image for another host, and stop serving it here
+    /// Show all hosts of the fleet, and the volumes of each: the others are asked
+    Hosts,
+    /// Destage a volume, release its image for another host, and stop serving it; on standby the owner is asked
     Move {
         /// The volume
         name: String,
@@ -61,6 +63,16 @@ pub fn run(socket: Option<&Path>, action: Action, json: bool) -> Result<(), Fail
                 return print_json(&volumes);
             }
             terminal::render::print(&table(&volumes, Style::of_stdout()));
+            return Ok(());
+        }
+        Action::Hosts => {
+            let Answer::FleetHosts(hosts) = send_request(socket, &Request::FleetHosts {})? else {
+                return Err(unexpected());
+            };
+            if json {
+                return print_json(&hosts);
+            }
+            terminal::render::print(&hosts_table(&hosts, Style::of_stdout()));
             return Ok(());
         }
         Action::Move { name, to } => Request::FleetMove { name, to },

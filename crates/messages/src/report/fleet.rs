@@ -74,6 +74,25 @@ impl FleetVolumeReport {
     }
 }
 
+/// A host of the fleet, with the volumes of its configuration that several hosts can have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FleetHostReport {
+    /// Its name.
+    pub host: String,
+    /// The address at which it listens for other hosts; empty if this host has no link to others.
+    #[serde(default)]
+    pub address: String,
+    /// Version of its daemon; empty if it has not answered.
+    #[serde(default)]
+    pub version: String,
+    /// The reason why it has not answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Its volumes.
+    #[serde(default)]
+    pub volumes: Vec<FleetVolumeReport>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -30,10 +30,15 @@ pub fn host(name: &str, image: &str, lines: &str) -> Fixture {
 }
 
 fn with_flash(mut fixture: Fixture) -> Fixture {
-    let fleet = std::mem::take(&mut fixture.tables);
-    add_flash(&mut fixture);
-    fixture.tables += &fleet;
+    add_flash_to(&mut fixture);
     fixture
+}
+
+/// Adds two flash devices to a host.
+pub fn add_flash_to(fixture: &mut Fixture) {
+    let fleet = std::mem::take(&mut fixture.tables);
+    add_flash(fixture);
+    fixture.tables += &fleet;
 }
 
 pub fn shown(daemon: &Daemon) -> Value {

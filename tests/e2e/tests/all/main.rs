@@ -24,6 +24,7 @@ mod flash;
 mod flash_files;
 mod flash_first;
 mod fleet;
+mod fleet_link;
 mod fleet_log;
 mod guest_memory;
 mod handover;

@@ -1,0 +1,182 @@
+//! The link to the other hosts of the fleet: its listener, its certificate, and requests to them.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::LinkConfig;
+use control::{Handler, ProgressSender};
+use fleet_link::{LinkError, Peer, Refusal, show_address};
+use futures_util::future::join_all;
+use messages::report::CertificateReport;
+use messages::{Answer, ErrorKind, Failure, Request};
+use seam::Address;
+use tls::HostIdentity;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::port_holder::explain_in_use;
+use super::settings::Settings;
+use logging::{self as log, FLEET};
+
+/// Pause before an unavailable address or certificate is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// The link of this host.
+pub struct FleetLink {
+    settings: Rc<Settings>,
+    /// Its certificate and the authority; `None` until they could be read.
+    identity: RefCell<Option<HostIdentity>>,
+    /// The reason why it does not listen, while the start is retried.
+    unavailable: RefCell<Option<String>>,
+}
+
+impl FleetLink {
+    /// A link that does not listen yet.
+    pub fn new(settings: Rc<Settings>) -> FleetLink {
+        FleetLink { settings, identity: RefCell::default(), unavailable: RefCell::default() }
+    }
+
+    /// Listens for the other hosts, if the link is configured; `handler` answers them. It ends when `stop` turns true.
+    /// While the address or the certificate is unavailable, volumes are served without the link, and the start is
+    /// retried.
+    pub fn start<H: Handler>(self: Rc<Self>, handler: Rc<H>, stop: watch::Receiver<bool>) {
+        let config = self.settings.current();
+        let Some(link) = config.fleet.link.clone() else { return };
+        tokio::task::spawn_local(async move {
+            let own = config.fleet.host.as_str();
+            let listener = self.listen(own, &link).await;
+            let hosts = link.hosts.keys().filter(|host| *host != own).cloned().collect();
+            let tls = || {
+                let identity = self.identity.borrow();
+                Arc::clone(&identity.as_ref().expect("it is read before the listener is open").server)
+            };
+            let on_refusal = |address, refusal: Refusal| {
+                log::warn!(target: FLEET, "[fleet] a connection from {address} is refused: {refusal}");
+            };
+            fleet_link::serve(listener, hosts, tls, handler, on_refusal, stop).await;
+        });
+    }
+
+    /// The problem of a link that is configured and does not listen, for the status.
+    pub fn problem(&self) -> Option<String> {
+        let reason = self.unavailable.borrow().clone()?;
+        let seconds = RETRY_PAUSE.as_secs();
+        Some(format!("this host has no link to the others: {reason}; the daemon retries every {seconds} s"))
+    }
+
+    /// The certificate in use.
+    pub fn certificate_report(&self) -> Option<CertificateReport> {
+        let (identity, config) = (self.identity.borrow(), self.settings.current());
+        let (identity, link) = (identity.as_ref()?, config.fleet.link.as_ref()?);
+        Some(CertificateReport {
+            table: "fleet".to_owned(),
+            file: link.files.certificate.display().to_string(),
+            ends_unix_seconds: tls::earliest_expiry(&identity.chain),
+        })
+    }
+
+    /// Reads the files again, for new connections; returns a message about the change or the failure, if any.
+    pub fn reload(&self, link: &LinkConfig) -> Option<String> {
+        let host = self.settings.current().fleet.host.clone();
+        match (link.files.read(&host), self.identity.borrow_mut().as_mut()) {
+            // The listener is not up yet; its own retry reads the files again.
+            (_, None) => None,
+            (Ok(identity), Some(known)) => {
+                let has_changed = identity.chain != known.chain;
+                *known = identity;
+                has_changed.then(|| format!("[fleet] certificate {} loaded", link.files.certificate.display()))
+            }
+            (Err(error), Some(_)) => Some(format!("[fleet] keeps its previous certificate: {error}")),
+        }
+    }
+
+    /// The address of this host; empty without a link.
+    pub fn address(&self) -> String {
+        let config = self.settings.current();
+        let own = config.fleet.link.as_ref().and_then(|link| link.hosts.get(&config.fleet.host));
+        own.map_or(String::new(), |address| show_address(address))
+    }
+
+    /// The other hosts.
+    pub fn peers(&self) -> Vec<Peer> {
+        let config = self.settings.current();
+        let others =
+            config.fleet.link.iter().flat_map(|link| &link.hosts).filter(|(host, _)| **host != config.fleet.host);
+        others.map(|(host, address)| Peer { host: host.clone(), address: address.clone() }).collect()
+    }
+
+    /// Another host of this name; an error names the remedy.
+    pub fn peer(&self, host: &str) -> Result<Peer, Failure> {
+        self.peers().into_iter().find(|peer| peer.host == host).ok_or_else(|| {
+            let text = format!("host {host} is not among hosts in [fleet] of this host; run the command there");
+            Failure::new(ErrorKind::Conflict, text)
+        })
+    }
+
+    /// Sends a request to another host and waits for its result.
+    pub async fn ask(&self, peer: &Peer, request: &Request, progress: &ProgressSender) -> Result<Answer, Failure> {
+        let client = self.identity.borrow().as_ref().map(|identity| Arc::clone(&identity.client));
+        let Some(client) = client else {
+            let text = self.problem().unwrap_or_else(|| "this host has no link to the others yet".to_owned());
+            return Err(Failure::new(ErrorKind::Unavailable, text));
+        };
+        let forward = |reported: messages::Progress| progress.forward(reported);
+        peer.ask(client, request, forward).await.map_err(|error| {
+            let kind = match &error {
+                LinkError::Failed { failure, .. } => failure.kind,
+                LinkError::Broken { .. } => ErrorKind::Failed,
+                LinkError::Unreachable { .. } | LinkError::Untrusted { .. } => ErrorKind::Unavailable,
+            };
+            Failure::new(kind, error.to_string())
+        })
+    }
+
+    /// Sends a request to all other hosts at once. A host without an answer within `limit` has failed.
+    pub async fn ask_all(&self, request: &Request, limit: Duration) -> Vec<(Peer, Result<Answer, Failure>)> {
+        let ask = async |peer: Peer| {
+            // No client watches the progress.
+            let (progress, _) = ProgressSender::new();
+            let answer = tokio::time::timeout(limit, self.ask(&peer, request, &progress)).await;
+            let late = || {
+                let text = format!("host {} has not answered within {} s", peer.host, limit.as_secs());
+                Err(Failure::new(ErrorKind::Unavailable, text))
+            };
+            let answer = answer.unwrap_or_else(|_| late());
+            (peer, answer)
+        };
+        join_all(self.peers().into_iter().map(ask)).await
+    }
+
+    /// Reads the files and binds the socket, as often as necessary.
+    async fn listen(&self, own: &str, link: &LinkConfig) -> TcpListener {
+        loop {
+            match self.try_listen(own, link).await {
+                Ok(listener) => {
+                    self.unavailable.replace(None);
+                    return listener;
+                }
+                Err(reason) => {
+                    let repeated = self.unavailable.replace(Some(reason.clone()));
+                    if repeated.is_none_or(|repeated| repeated != reason) {
+                        log::error!(target: FLEET, "{reason}; retrying, volumes are served without the link");
+                    }
+                }
+            }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    async fn try_listen(&self, own: &str, link: &LinkConfig) -> Result<TcpListener, String> {
+        let identity = link.files.read(own).map_err(|error| format!("[fleet] TLS: {error}"))?;
+        self.identity.replace(Some(identity));
+        let address = &link.hosts[own];
+        let listener = TcpListener::bind((address.0.as_str(), address.1)).await.map_err(|error| {
+            let error = explain_in_use(error, &Address::Tcp(address.0.clone(), address.1));
+            format!("[fleet] cannot listen on {}: {error}", show_address(address))
+        })?;
+        log::info!(target: FLEET, "[fleet] host {own} listens on {} for other hosts", show_address(address));
+        Ok(listener)
+    }
+}

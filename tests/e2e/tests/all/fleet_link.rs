@@ -1,0 +1,177 @@
+//! The link between hosts: the view of all of them, and moves that any of them can order.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use e2e::authority::Authority;
+use e2e::ceph::cluster;
+use e2e::daemon::{Daemon, text_of, wait_for};
+use e2e::fixture::Fixture;
+use rustls::{ClientConnection, StreamOwned};
+use serde_json::Value;
+
+use super::fleet::{host, is_state, read, shown, write_and_flush};
+use super::rbd_losses::json;
+use super::rbd_owners::write_dirty_block;
+
+const BLOCK: usize = 4096;
+
+/// Ports of loopback addresses that are free now.
+fn free_ports<const N: usize>() -> [u16; N] {
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    listeners.map(|listener| listener.local_addr().expect("it is bound").port())
+}
+
+/// Adds the link between `hosts` to the host named `name`, whose certificate is of `authority`.
+fn add_link(fixture: &mut Fixture, name: &str, hosts: &[(&str, u16)], authority: &Authority) {
+    authority.write_host(name, fixture.folder.path());
+    let list: Vec<String> = hosts.iter().map(|(host, port)| format!("\"{host}=127.0.0.1:{port}\"")).collect();
+    let folder = fixture.folder.path().display();
+    let link = format!(
+        "hosts = [{}]\ntls_certificate = \"{folder}/fleet.crt\"\ntls_key = \"{folder}/fleet.key\"\ntls_ca = \
+         \"{folder}/fleet-ca.crt\"\n",
+        list.join(", ")
+    );
+    let table = format!("[fleet]\nhost = \"{name}\"\n");
+    fixture.tables = fixture.tables.replace(&table, "") + &table + &link;
+}
+
+/// The entries of `hotset fleet hosts`.
+fn hosts(daemon: &Daemon) -> Vec<Value> {
+    json(daemon, &["fleet", "hosts"]).as_array().expect("a list").clone()
+}
+
+fn error_of(daemon: &Daemon, host: &str) -> String {
+    let entry = hosts(daemon).into_iter().find(|entry| entry["host"] == host).expect("every host is listed");
+    entry["error"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn hosts_answer_only_to_hosts_of_their_authority() {
+    let [of_alpha, of_beta, of_gamma] = free_ports();
+    let list = [("alpha", of_alpha), ("beta", of_beta), ("gamma", of_gamma)];
+    let (authority, stranger) = (Authority::default(), Authority::default());
+    let [mut alpha, mut beta, mut gamma] = [(); 3].map(|()| Fixture::with_volume(1 << 20));
+    add_link(&mut alpha, "alpha", &list, &authority);
+    add_link(&mut beta, "beta", &list, &authority);
+    add_link(&mut gamma, "gamma", &list, &stranger);
+    let (first, second, third) = (alpha.start(), beta.start(), gamma.start());
+    wait_for("both hosts", || (error_of(&first, "beta") + &error_of(&second, "alpha")).is_empty().then_some(()));
+    let entries = hosts(&first);
+    let names: Vec<_> = entries.iter().map(|entry| entry["host"].as_str().unwrap_or_default()).collect();
+    assert_eq!(names, ["alpha", "beta", "gamma"], "this host comes first");
+    assert!(!entries[1]["version"].as_str().unwrap_or_default().is_empty(), "{entries:?}");
+    // A host of another authority is refused in both directions.
+    wait_for("its listener", || error_of(&first, "gamma").contains("no TLS connection").then_some(()));
+    let refused = error_of(&third, "alpha");
+    assert!(refused.contains("no TLS connection"), "{refused}");
+    assert!(first.log().contains("is refused: no TLS connection"), "{}", first.log());
+    // A trusted host may not request everything.
+    let requests = ["{\"action\":\"stop\",\"destage\":false}\n", "{\"action\":\"volume-list\"}\n"];
+    for request in requests {
+        let answer = ask(&authority, ("beta", "alpha"), of_alpha, request);
+        assert!(answer.contains("may not request this"), "{request}: {answer}");
+    }
+    // A name that is not on the list is refused, and one that is listed must have the certificate of that name.
+    assert_eq!(ask(&authority, ("omega", "alpha"), of_alpha, requests[1]), "");
+    assert!(first.log().contains("its certificate is for none of the other hosts"), "{}", first.log());
+    third.stop();
+    second.stop();
+    assert!(error_of(&first, "beta").contains("cannot be reached"), "{}", error_of(&first, "beta"));
+    let text = first.command(&["fleet", "hosts"]);
+    assert!(text.contains("alpha (this host)") && text.contains("host beta cannot be reached"), "{text}");
+    first.stop();
+}
+
+/// The reply to a line that the host `from` sends to the host `to`; empty if the connection is refused.
+fn ask(authority: &Authority, (from, to): (&'static str, &'static str), port: u16, line: &str) -> String {
+    let stream = TcpStream::connect(("127.0.0.1", port)).expect("the daemon listens");
+    let name = to.try_into().expect("a name");
+    let session = ClientConnection::new(authority.client_config(from), name).expect("a valid configuration");
+    let mut stream = BufReader::new(StreamOwned::new(session, stream));
+    let mut reply = String::new();
+    // A refused connection breaks at some point; its reply stays empty.
+    let (Ok(_) | Err(_)) = stream.get_mut().write_all(line.as_bytes()).and_then(|()| stream.read_line(&mut reply));
+    reply
+}
+
+#[test]
+fn certificate_of_another_host_leaves_the_daemon_without_its_link() {
+    let [of_alpha, of_beta] = free_ports();
+    let list = [("alpha", of_alpha), ("beta", of_beta)];
+    let (authority, mut alpha) = (Authority::default(), Fixture::with_volume(1 << 20));
+    add_link(&mut alpha, "alpha", &list, &authority);
+    authority.write_host("beta", alpha.folder.path());
+    let daemon = alpha.start();
+    let problem = || json(&daemon, &["status"])["problems_without_alert"].to_string();
+    wait_for("the problem", || problem().contains("is not for host alpha").then_some(()));
+    assert!(is_state(&daemon, "active").is_some(), "volumes are served without the link");
+    // It listens once the certificate is right, without a restart.
+    authority.write_host("alpha", alpha.folder.path());
+    wait_for("the link", || (!problem().contains("link")).then_some(()));
+    assert!(error_of(&daemon, "beta").contains("cannot be reached"));
+    daemon.stop();
+}
+
+#[test]
+fn volume_moves_over_the_link_at_the_order_of_any_host() {
+    let Some(cluster) = cluster("moves over the link") else { return };
+    let image = cluster.create_image("fleet-link", 8);
+    let [of_alpha, of_beta, of_gamma] = free_ports();
+    let list = [("alpha", of_alpha), ("beta", of_beta), ("gamma", of_gamma)];
+    let authority = Authority::default();
+    let [alpha, beta, gamma] = ["alpha", "beta", "gamma"].map(|name| {
+        let mut fixture = host(name, &image, "");
+        super::fleet::add_flash_to(&mut fixture);
+        add_link(&mut fixture, name, &list, &authority);
+        fixture
+    });
+    let first = alpha.start();
+    let (second, third) = (beta.start(), gamma.start());
+    let owner_at = |daemon: &Daemon| {
+        let entries = hosts(daemon);
+        let owner = entries.iter().find(|entry| entry["volumes"][0]["fleet"]["is_owner"] == true);
+        owner.map_or(String::new(), |entry| entry["host"].as_str().unwrap_or_default().to_owned())
+    };
+    wait_for("the view of all hosts", || (owner_at(&third) == "alpha").then_some(()));
+    // The host that orders the move serves the volume when the command ends.
+    write_dirty_block(&mut alpha.connect("v"));
+    let ordered_at = Instant::now();
+    second.command(&["fleet", "move", "v", "--to", "beta"]);
+    println!("ordered by the target: served after {} ms", ordered_at.elapsed().as_millis());
+    assert!(is_state(&second, "active").is_some() && is_state(&first, "standby").is_some());
+    assert_eq!(read(&beta, 0), [0xdd; BLOCK]);
+    write_and_flush(&beta, 0, 0xb1);
+    // So does the host that the owner names.
+    let ordered_at = Instant::now();
+    second.command(&["fleet", "move", "v", "--to", "gamma"]);
+    println!("ordered by the owner: served after {} ms", ordered_at.elapsed().as_millis());
+    assert!(is_state(&third, "active").is_some());
+    assert_eq!(shown(&second)["fleet"]["owner"], "gamma", "the former owner knows it at once");
+    assert_eq!(read(&gamma, 0), [0xb1; BLOCK]);
+    write_and_flush(&gamma, 0, 0xc1);
+    // A third host can order it.
+    wait_for("the third host's look", || (shown(&first)["fleet"]["owner"] == "gamma").then_some(()));
+    first.command(&["fleet", "move", "v", "--to", "beta"]);
+    wait_for("the named host", || is_state(&second, "active"));
+    assert_eq!(read(&beta, 0), [0xc1; BLOCK]);
+    // The first host that answers serves a drained volume.
+    let drained = second.command(&["fleet", "drain"]);
+    assert!(drained.contains("volume v is served by host alpha"), "{drained}");
+    assert_eq!(read(&alpha, 0), [0xc1; BLOCK]);
+    // An order for an ownership that has ended changes nothing.
+    let request = "{\"action\":\"fleet-release\",\"image\":\"IMAGE\",\"ownership\":1}\n";
+    let place = image.trim_start_matches("rbd:").split('?').next().expect("a first part");
+    let answer = ask(&authority, ("beta", "alpha"), of_alpha, &request.replace("IMAGE", place));
+    assert!(answer.contains("is not that of this host, or has ended"), "{answer}");
+    assert!(is_state(&first, "active").is_some());
+    // Without the owner's daemon the command says how to go on.
+    first.kill();
+    let refused = text_of(&third.try_command(&["fleet", "move", "v", "--to", "gamma"]));
+    assert!(refused.contains("host alpha cannot be reached"), "{refused}");
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(is_state(&third, "standby").is_some());
+    third.stop();
+    second.stop();
+}
