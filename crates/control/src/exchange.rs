@@ -1,11 +1,13 @@
-//! A request to another daemon on an open stream, without blocking.
+//! Requests between daemons on an open stream, without blocking.
 
 use std::io;
 
 use messages::{Answer, Failure, Progress, Reply, Request};
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::wire::{REPLY_BYTES_MAX, encode_line, too_long};
+use crate::wire::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX, encode_line, too_long};
 
 /// Reason why a request returned no answer.
 #[derive(Debug, thiserror::Error)]
@@ -18,27 +20,43 @@ pub enum ExchangeError {
     Failed(#[from] Failure),
 }
 
-/// Sends a request and waits for its result.
+/// Sends a request and waits for its result. Bytes that follow the result stay in the stream.
 pub async fn exchange(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
+    stream: &mut (impl AsyncBufRead + AsyncWrite + Unpin),
     request: &Request,
     mut on_progress: impl FnMut(Progress),
 ) -> Result<Answer, ExchangeError> {
-    let mut stream = BufReader::new(stream);
-    stream.write_all(&encode_line(request)).await?;
-    stream.flush().await?;
+    send(stream, request).await?;
     loop {
-        let mut line = Vec::new();
-        (&mut stream).take(REPLY_BYTES_MAX as u64).read_until(b'\n', &mut line).await?;
-        let reply = match line.last() {
-            Some(b'\n') => serde_json::from_slice(&line).map_err(io::Error::from)?,
-            _ if line.len() == REPLY_BYTES_MAX => return Err(too_long(REPLY_BYTES_MAX).into()),
-            _ => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-        };
-        match reply {
+        match receive(stream, REPLY_BYTES_MAX).await? {
             Reply::Progress(progress) => on_progress(progress),
             Reply::Done(answer) => return Ok(answer),
             Reply::Failed(failure) => return Err(failure.into()),
         }
+    }
+}
+
+/// Receives a request on a stream that will carry other bytes after the reply.
+pub async fn receive_request(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Request> {
+    receive(stream, REQUEST_BYTES_MAX).await
+}
+
+/// Sends the result of a request.
+pub async fn send_result(stream: &mut (impl AsyncWrite + Unpin), result: Result<Answer, Failure>) -> io::Result<()> {
+    send(stream, &result.map_or_else(Reply::Failed, Reply::Done)).await
+}
+
+async fn send(stream: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
+    stream.write_all(&encode_line(message)).await?;
+    stream.flush().await
+}
+
+async fn receive<T: DeserializeOwned>(stream: &mut (impl AsyncBufRead + Unpin), bytes_max: usize) -> io::Result<T> {
+    let mut line = Vec::new();
+    stream.take(bytes_max as u64).read_until(b'\n', &mut line).await?;
+    match line.last() {
+        Some(b'\n') => Ok(serde_json::from_slice(&line)?),
+        _ if line.len() == bytes_max => Err(too_long(bytes_max)),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }

@@ -13,5 +13,5 @@ mod wire;
 
 pub use actor::Actor;
 pub use client::{Client, ClientError};
-pub use exchange::{ExchangeError, exchange};
+pub use exchange::{ExchangeError, exchange, receive_request, send_result};
 pub use server::{Connections, Handler, Limits, ProgressSender, ServerError, serve};

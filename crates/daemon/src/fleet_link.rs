@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use config::LinkConfig;
 use control::{Handler, ProgressSender};
-use fleet_link::{LinkError, Peer, Refusal, show_address};
+use fleet_link::{LinkError, Peer, Refusal, Tunnels, show_address};
 use futures_util::future::join_all;
 use messages::report::CertificateReport;
 use messages::{Answer, ErrorKind, Failure, Request};
 use seam::Address;
-use tls::HostIdentity;
+use tls::{ClientConfig, HostIdentity};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -41,7 +42,7 @@ impl FleetLink {
     /// Listens for the other hosts, if the link is configured; `handler` answers them. It ends when `stop` turns true.
     /// While the address or the certificate is unavailable, volumes are served without the link, and the start is
     /// retried.
-    pub fn start<H: Handler>(self: Rc<Self>, handler: Rc<H>, stop: watch::Receiver<bool>) {
+    pub fn start<H: Handler + Tunnels>(self: Rc<Self>, handler: Rc<H>, stop: watch::Receiver<bool>) {
         let config = self.settings.current();
         let Some(link) = config.fleet.link.clone() else { return };
         tokio::task::spawn_local(async move {
@@ -117,20 +118,26 @@ impl FleetLink {
 
     /// Sends a request to another host and waits for its result.
     pub async fn ask(&self, peer: &Peer, request: &Request, progress: &ProgressSender) -> Result<Answer, Failure> {
-        let client = self.identity.borrow().as_ref().map(|identity| Arc::clone(&identity.client));
-        let Some(client) = client else {
-            let text = self.problem().unwrap_or_else(|| "this host has no link to the others yet".to_owned());
-            return Err(Failure::new(ErrorKind::Unavailable, text));
-        };
         let forward = |reported: messages::Progress| progress.forward(reported);
-        peer.ask(client, request, forward).await.map_err(|error| {
-            let kind = match &error {
-                LinkError::Failed { failure, .. } => failure.kind,
-                LinkError::Broken { .. } => ErrorKind::Failed,
-                LinkError::Unreachable { .. } | LinkError::Untrusted { .. } => ErrorKind::Unavailable,
-            };
-            Failure::new(kind, error.to_string())
+        peer.ask(self.client()?, request, forward).await.map_err(|error| failure_of(&error))
+    }
+
+    /// The TLS configuration of connections to other hosts.
+    fn client(&self) -> Result<Arc<ClientConfig>, Failure> {
+        let client = self.identity.borrow().as_ref().map(|identity| Arc::clone(&identity.client));
+        client.ok_or_else(|| {
+            let text = self.problem().unwrap_or_else(|| "this host has no link to the others yet".to_owned());
+            Failure::new(ErrorKind::Unavailable, text)
         })
+    }
+
+    /// Opens a tunnel to the server on another host that the request names.
+    pub async fn open_tunnel(
+        &self,
+        peer: &Peer,
+        request: &Request,
+    ) -> Result<impl AsyncRead + AsyncWrite + Unpin + use<>, Failure> {
+        peer.open_tunnel(self.client()?, request).await.map_err(|error| failure_of(&error))
     }
 
     /// Sends a request to all other hosts at once. A host without an answer within `limit` has failed.
@@ -179,4 +186,13 @@ impl FleetLink {
         log::info!(target: FLEET, "[fleet] host {own} listens on {} for other hosts", show_address(address));
         Ok(listener)
     }
+}
+
+fn failure_of(error: &LinkError) -> Failure {
+    let kind = match error {
+        LinkError::Failed { failure, .. } => failure.kind,
+        LinkError::Broken { .. } => ErrorKind::Failed,
+        LinkError::Unreachable { .. } | LinkError::Untrusted { .. } => ErrorKind::Unavailable,
+    };
+    Failure::new(kind, error.to_string())
 }

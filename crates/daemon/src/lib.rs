@@ -18,6 +18,7 @@ mod events;
 mod flash;
 mod fleet_link;
 mod foreign_log;
+mod forwarding;
 mod handover;
 mod http;
 mod iscsi;

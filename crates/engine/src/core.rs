@@ -367,6 +367,29 @@ impl<S: Seam> Core<S> {
         Ok(())
     }
 
+    /// Detaches a volume whose clients stay connected: their requests wait for the successor of the volume that is
+    /// returned. On an error it stays attached.
+    pub async fn detach_for_successor(&self, name: &str) -> Result<Volume<S>, RequestError> {
+        let volume = self.find(name).ok_or(RequestError::Invalid)?;
+        volume.expect_successor();
+        if let Err(error) = volume.drain().await {
+            volume.cancel_succession();
+            return Err(error);
+        }
+        self.remove(&volume);
+        Ok(volume)
+    }
+
+    /// Ends a volume on standby, whose clients stay connected as in [`Core::detach_for_successor`]; `None` if there is
+    /// none of that name.
+    pub async fn end_standby(&self, name: &str) -> Option<Volume<S>> {
+        let volume = self.find(name).filter(|volume| volume.spec().is_standby)?;
+        volume.expect_successor();
+        volume.end_standby().await;
+        self.remove(&volume);
+        Some(volume)
+    }
+
     /// Detaches a volume whose backing is lost, and discards its dirty data, also that in the flash log. On an error it
     /// stays attached.
     pub async fn detach_lost(&self, name: &str) -> Result<(), RequestError> {
@@ -390,8 +413,13 @@ impl<S: Seam> Core<S> {
         self.0.volumes.borrow().iter().find(|volume| volume.name() == name).cloned()
     }
 
-    /// All volumes, in the order they were attached.
+    /// All volumes but those on standby, in the order they were attached.
     pub fn volumes(&self) -> Vec<Volume<S>> {
+        self.0.volumes.borrow().iter().filter(|volume| !volume.spec().is_standby).cloned().collect()
+    }
+
+    /// All volumes that clients can use, in the order they were attached.
+    pub fn volumes_and_standbys(&self) -> Vec<Volume<S>> {
         self.0.volumes.borrow().clone()
     }
 

@@ -17,6 +17,12 @@ pub enum RequestError {
     /// The volume is being removed.
     #[error("the volume is shutting down")]
     ShuttingDown,
+    /// The volume has moved to a client of another host; only a client that connects now may change it here.
+    #[error("the volume has moved to another host, where a client uses it")]
+    MovedAway,
+    /// Another host owns the volume, and it was not handed over in time.
+    #[error("another host owns the volume, and has not handed it over")]
+    NotOwner,
     /// Only for operations that would lose dirty data without an explicit discard.
     #[error("{0} bytes of dirty data are not on the backing: flush the volume first, or discard them explicitly")]
     Dirty(u64),

@@ -263,6 +263,9 @@ pub struct VolumeSpec {
     pub allows_log: bool,
     /// The clients whose next flush must report lost acknowledged writes.
     pub unflushed_loss: UnflushedLoss,
+    /// Another host owns the content, and its backing forwards reads to that host. Changes wait for the volume's
+    /// successor, and a flush has nothing to do.
+    pub is_standby: bool,
 }
 
 /// Clients that may still rely on lost writes: acknowledged, covered by no flush, and lost when an earlier daemon
@@ -354,6 +357,7 @@ impl VolumeSpec {
             drops_pages: false,
             allows_log: true,
             unflushed_loss: UnflushedLoss::None,
+            is_standby: false,
         }
     }
 }

@@ -94,7 +94,7 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         Request::FleetMove { name, to: Some(host) } => {
             volume_change(name, format!("release its image for host {host}"))
         }
-        Request::FleetRelease { image, ownership: _, to } => {
+        Request::FleetRelease { image, ownership: _, to, keeps_clients: _ } => {
             let host = to.as_ref().map_or("any host".to_owned(), |host| format!("host {host}"));
             daemon_change(format!("release image {image} for {host}"))
         }
@@ -174,6 +174,7 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         | Request::Configuration {}
         | Request::FleetHosts {}
         | Request::FleetHost {}
+        | Request::FleetForward { .. }
         | Request::JobList {}
         | Request::DatastoreList {}
         | Request::PoolList {}

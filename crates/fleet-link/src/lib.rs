@@ -1,13 +1,14 @@
 //! The link between the hosts of a fleet. Requests and answers are those of the control socket; the transport is TCP
 //! with TLS, in which both sides prove the name of their host by a certificate of the fleet's authority.
 //!
-//! A connection carries the requests of one action. Idle hosts exchange nothing.
+//! A connection carries the requests of one action, or it is a tunnel to the server of a volume. Idle hosts exchange
+//! nothing.
 
 mod peer;
 mod server;
 
 pub use peer::{LinkError, Peer, show_address};
-pub use server::{Refusal, serve};
+pub use server::{Refusal, Tunnels, serve};
 
 use std::io;
 use std::time::Duration;
@@ -15,6 +16,10 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use tokio::net::TcpStream;
 
+/// The protocol of a connection that carries requests, offered by ALPN.
+const REQUESTS: &[u8] = b"hotset-request/1";
+/// The protocol of a tunnel: a request and its result, then the bytes of both ends.
+const TUNNEL: &[u8] = b"hotset-tunnel/1";
 /// Time-out of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time without data after which the kernel probes the other host.

@@ -7,11 +7,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use control::{Actor, Handler, ProgressSender};
-use fleet_link::{LinkError, Peer, Refusal, serve};
+use fleet_link::{LinkError, Peer, Refusal, Tunnels, serve};
 use messages::{Answer, ErrorKind, Failure, Request};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tls::{HostFiles, HostIdentity};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixStream};
 use tokio::sync::watch;
 
 /// Answers with the name of the host that asks.
@@ -31,6 +32,24 @@ impl Handler for NameOfActor {
             Request::FleetHost {} => Ok(Answer::Said(vec![actor.show().unwrap_or_default()])),
             _ => Err(Failure::new(ErrorKind::Conflict, "it has another owner")),
         }
+    }
+}
+
+impl Tunnels for NameOfActor {
+    async fn open(self: Rc<Self>, request: Request) -> Result<(UnixStream, Answer), Failure> {
+        let Request::FleetForward { ownership: 7, .. } = request else {
+            return Err(Failure::new(ErrorKind::Conflict, "it has another owner"));
+        };
+        let (here, mut there) =
+            UnixStream::pair().map_err(|error| Failure::new(ErrorKind::Failed, error.to_string()))?;
+        tokio::task::spawn_local(async move {
+            // The server speaks first, as that of NBD does.
+            there.write_all(b"hello").await.expect("the tunnel is open");
+            let mut bytes = [0; 3];
+            there.read_exact(&mut bytes).await.expect("the tunnel is open");
+            there.write_all(&bytes).await.expect("the tunnel is open");
+        });
+        Ok((here, Answer::Said(vec!["web".to_owned()])))
     }
 }
 
@@ -131,4 +150,32 @@ fn host_without_a_trusted_certificate_of_its_name_gets_no_answer() {
         },
     );
     assert!(handler.0.borrow().is_empty(), "nothing was carried out");
+}
+
+#[test]
+fn tunnel_carries_the_bytes_of_both_ends_until_one_closes() {
+    let (folder, authority) = (tempfile::tempdir().expect("a temporary folder"), authority());
+    let server = identity(folder.path(), &authority, "alpha");
+    let client = identity(folder.path(), &authority, "beta").client;
+    beside_alpha(
+        server,
+        Rc::default(),
+        |_, refusal| panic!("it is refused: {refusal}"),
+        async move |address| {
+            let alpha = peer("alpha", address);
+            let request = |ownership| Request::FleetForward { image: "vms/web".to_owned(), ownership };
+            let mut tunnel = alpha.open_tunnel(client.clone(), &request(7)).await.expect("it is the owner");
+            let mut hello = [0; 5];
+            tunnel.read_exact(&mut hello).await.expect("the tunnel is open");
+            assert_eq!(hello, *b"hello");
+            tunnel.write_all(b"abc").await.expect("the tunnel is open");
+            tunnel.flush().await.expect("the tunnel is open");
+            let mut rest = Vec::new();
+            // The end of the server may break the connection.
+            let (Ok(_) | Err(_)) = tunnel.read_to_end(&mut rest).await;
+            assert_eq!(rest, b"abc");
+            let refused = alpha.open_tunnel(client, &request(6)).await.map(drop);
+            assert!(matches!(refused, Err(LinkError::Failed { failure, .. }) if failure.kind == ErrorKind::Conflict));
+        },
+    );
 }

@@ -446,6 +446,13 @@ pub enum Request {
     FleetHosts {},
     /// This host with its volumes on shared storage; other hosts ask.
     FleetHost {},
+    /// By another host: the export of the volume on this image. In a tunnel the bytes of the NBD server follow.
+    FleetForward {
+        /// The image.
+        image: String,
+        /// Number of the ownership.
+        ownership: u64,
+    },
     /// By another host: as [`Request::FleetMove`], for the volume on this image.
     FleetRelease {
         /// The image: `POOL/IMAGE` or `POOL/NAMESPACE/IMAGE`.
@@ -455,6 +462,9 @@ pub enum Request {
         /// The host that may claim the image; default: any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         to: Option<String>,
+        /// Clients stay connected, and read from the next owner: a client of that host has moved there.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        keeps_clients: bool,
     },
     /// By another host: it has released this image, which this host may claim.
     FleetReleased {

@@ -10,8 +10,8 @@ pub(crate) fn errno(error: &RequestError) -> Errno {
         RequestError::Invalid => Errno::Inval,
         RequestError::ReadOnly | RequestError::Disk(DiskError::ReadOnly) => Errno::Perm,
         RequestError::NotFast | RequestError::Disk(DiskError::Unsupported) => Errno::NotSup,
-        RequestError::ShuttingDown => Errno::Shutdown,
+        RequestError::ShuttingDown | RequestError::MovedAway => Errno::Shutdown,
         RequestError::Disk(DiskError::NoSpace) => Errno::NoSpace,
-        RequestError::Disk(_) | RequestError::Dirty(_) => Errno::Io,
+        RequestError::Disk(_) | RequestError::Dirty(_) | RequestError::NotOwner => Errno::Io,
     }
 }

@@ -11,6 +11,8 @@ pub struct Export<S: Seam> {
     pub description: String,
     /// The volume.
     pub volume: Volume<S>,
+    /// Clients may not change the volume.
+    pub is_read_only: bool,
 }
 
 /// An entry in the list of exports.
@@ -38,13 +40,13 @@ impl<S: Seam> Exports<S> for Core<S> {
     fn list(&self) -> Vec<ExportEntry> {
         let listed =
             |volume: &Volume<S>| ExportEntry { name: volume.name().to_owned(), description: description(volume) };
-        self.volumes().iter().map(listed).collect()
+        self.volumes_and_standbys().iter().map(listed).collect()
     }
 
     fn find(&self, name: &str) -> Option<Export<S>> {
         let volume = match name {
             "" => {
-                let mut volumes = self.volumes();
+                let mut volumes = self.volumes_and_standbys();
                 if volumes.len() == 1 { volumes.pop() } else { None }
             }
             name => Core::find(self, name),
@@ -53,12 +55,13 @@ impl<S: Seam> Exports<S> for Core<S> {
     }
 
     fn find_by_id(&self, volume_id: VolumeId) -> Option<Export<S>> {
-        self.volumes().into_iter().find(|volume| volume.spec().volume_id == volume_id).map(export)
+        self.volumes_and_standbys().into_iter().find(|volume| volume.spec().volume_id == volume_id).map(export)
     }
 }
 
 fn export<S: Seam>(volume: Volume<S>) -> Export<S> {
-    Export { name: volume.name().to_owned(), description: description(&volume), volume }
+    let is_read_only = volume.spec().read_only;
+    Export { name: volume.name().to_owned(), description: description(&volume), volume, is_read_only }
 }
 
 fn description<S: Seam>(volume: &Volume<S>) -> String {

@@ -59,7 +59,7 @@ impl NegotiatedTerms {
     /// The terms of a connection.
     pub(crate) fn of<S: Seam>(negotiated: &Negotiated<S>, unreported_loss: bool) -> NegotiatedTerms {
         let (spec, size_bytes) = (negotiated.export.volume.spec(), negotiated.export.volume.size_bytes());
-        let (volume_id, read_only) = (spec.volume_id, spec.read_only);
+        let (volume_id, read_only) = (spec.volume_id, negotiated.export.is_read_only);
         let (structured, allocation) = (negotiated.structured, negotiated.allocation);
         NegotiatedTerms { volume_id, size_bytes, read_only, structured, allocation, unreported_loss }
     }
@@ -70,7 +70,7 @@ impl NegotiatedTerms {
         if export.volume.size_bytes() < self.size_bytes {
             return Err(TakeOverError::Smaller);
         }
-        if export.volume.spec().read_only != self.read_only {
+        if export.is_read_only != self.read_only {
             return Err(TakeOverError::ReadOnly);
         }
         Ok(Negotiated { export, structured: self.structured, allocation: self.allocation })

@@ -208,7 +208,7 @@ impl Negotiation {
 
     fn export_flags<S: Seam>(&self, export: &Export<S>) -> u16 {
         let always = flags::HAS_FLAGS | flags::SEND_FLUSH | flags::CAN_MULTI_CONN | flags::SEND_CACHE;
-        let writing = match export.volume.spec().read_only {
+        let writing = match export.is_read_only {
             true => flags::READ_ONLY,
             false => flags::SEND_FUA | flags::SEND_TRIM | flags::SEND_WRITE_ZEROES | flags::SEND_FAST_ZERO,
         };

@@ -62,7 +62,9 @@ pub fn failure_of(error: &RequestError, operation: EngineOperation) -> Failure {
         }
         // The backing does not return by itself: retries would only delay the failure.
         RequestError::Disk(DiskError::Lost(_)) => Sense::new(SenseKey::NOT_READY, Asc::MANUAL_INTERVENTION_REQUIRED),
-        RequestError::ShuttingDown => Sense::new(SenseKey::NOT_READY, Asc::BECOMING_READY),
+        RequestError::ShuttingDown | RequestError::MovedAway | RequestError::NotOwner => {
+            Sense::new(SenseKey::NOT_READY, Asc::BECOMING_READY)
+        }
         RequestError::NotFast | RequestError::Disk(DiskError::Unsupported) => Sense::illegal(Asc::INVALID_FIELD_IN_CDB),
         RequestError::Disk(_) | RequestError::Dirty(_) => match operation {
             EngineOperation::Read(_) => medium(Asc::UNRECOVERED_READ_ERROR),

@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 pub use expiry::earliest_expiry;
 pub use hosts::{HostFiles, HostIdentity, is_of_host, name_in_certificate};
-pub use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+pub use rustls::{ClientConfig, ServerConfig};
 use rustls::{Error, InconsistentKeys, RootCertStore};
 
 /// A certificate in DER form.

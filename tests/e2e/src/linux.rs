@@ -86,13 +86,15 @@ while read -r length; do
 done
 "#;
 
-/// An additional disk of a guest, stored in a file.
+/// An additional disk of a guest.
 #[derive(Clone)]
 pub enum Drive {
     /// An NVMe SSD.
     Nvme(PathBuf),
     /// A rotating SATA disk; it must be among the first six.
     Sata(PathBuf),
+    /// A paravirtual disk on an NBD export, by its URI: QEMU is the client.
+    Nbd(String),
 }
 
 /// A running guest, ended when dropped.
@@ -208,15 +210,18 @@ impl Linux {
             command.arg("-chardev").arg(format!("socket,id=v{number},path={},reconnect=1", socket.display()));
             command.args(["-device", &format!("vhost-user-blk-pci,chardev=v{number},num-queues={QUEUES}")]);
         }
-        if !machine.drives.is_empty() {
+        if machine.drives.iter().any(|drive| matches!(drive, Drive::Sata(_))) {
             command.args(["-device", "ich9-ahci,id=ahci"]);
         }
         for (number, drive) in machine.drives.iter().enumerate() {
             let (file, device) = match drive {
-                Drive::Nvme(file) => (file, "nvme".to_owned()),
-                Drive::Sata(file) => (file, format!("ide-hd,bus=ahci.{number},rotation_rate=7200")),
+                Drive::Nvme(file) => (file.display().to_string(), "nvme".to_owned()),
+                Drive::Sata(file) => {
+                    (file.display().to_string(), format!("ide-hd,bus=ahci.{number},rotation_rate=7200"))
+                }
+                Drive::Nbd(uri) => (uri.clone(), "virtio-blk-pci".to_owned()),
             };
-            command.arg("-drive").arg(format!("file={},format=raw,if=none,id=drive{number}", file.display()));
+            command.arg("-drive").arg(format!("file={file},format=raw,cache=none,if=none,id=drive{number}"));
             command.arg("-device").arg(format!("{device},serial=SERIAL{number},drive=drive{number}"));
         }
         let child = command.stdin(Stdio::null()).spawn().expect("qemu runs");

@@ -17,6 +17,7 @@ use seam::real::PATH_TIMEOUT;
 
 use super::cores::{AttachOutcome, AttachRequest, ConnectedClients, Cores, DirtyData, LateAttach, OpenedBacking};
 use super::flash::FlashLog;
+use super::forwarding::Forwarding;
 use super::iscsi_units::Units;
 use super::persisted_memory::PersistedMemory;
 use super::records::Records;
@@ -37,6 +38,7 @@ pub struct Attachments {
     flash: Rc<FlashLog>,
     memory: Rc<PersistedMemory>,
     units: Rc<Units>,
+    forwarding: Rc<Forwarding>,
 }
 
 impl Attachments {
@@ -49,8 +51,9 @@ impl Attachments {
         flash: Rc<FlashLog>,
         memory: Rc<PersistedMemory>,
         units: Rc<Units>,
+        forwarding: Rc<Forwarding>,
     ) -> Attachments {
-        Attachments { settings, records, cores, volumes, flash, memory, units }
+        Attachments { settings, records, cores, volumes, flash, memory, units, forwarding }
     }
 
     /// Attaches a volume, or records why it cannot be served.
@@ -75,6 +78,10 @@ impl Attachments {
             Ok(guard) => guard,
             Err(failure) => return requested.iter().map(|_| Err(failure.clone())).collect(),
         };
+        for (config, _) in &requested {
+            // A core that has ended fails the attach as well.
+            let (Ok(()) | Err(_)) = self.forwarding.end(&config.name).await;
+        }
         let opened = self.open_all(&requested, &accept, limit).await;
         // Many volumes on few disks are identified at once, so a healthy backing may take longer than its opening.
         let request_limit = limit.max(PATH_TIMEOUT);

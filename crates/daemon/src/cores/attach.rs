@@ -81,7 +81,7 @@ fn result_of(outcome: Result<AttachResult, CoreEnded>) -> AttachResult {
 
 /// The failure of a volume that the engine has not attached. Only the storage of the backing can refuse a mark, and the
 /// attach is retried as for a backing that cannot be opened.
-fn failure_of(error: &AttachError) -> Failure {
+pub(super) fn failure_of(error: &AttachError) -> Failure {
     let kind = if matches!(error, AttachError::Mark(..)) { ErrorKind::Unavailable } else { ErrorKind::Conflict };
     Failure::new(kind, error.to_string())
 }
@@ -223,6 +223,7 @@ async fn attach_with_front_ends(local: &CoreLocal, backing: Backing<RealSeam>, r
             unit.thin_pool.take_if(|pool| !pools.get(pool).is_some_and(|open| open.is_thin(&name)));
             unit.add(iscsi.target(), volume.clone());
         }
+        local.succeed(&volume);
         add_socket(local, volume, lost_before).await;
     }
     attached

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 
-use engine::{Backing, Core, CoreSpec};
+use engine::{Backing, Core, CoreSpec, Volume};
 use flash::MemberDisk;
 use seam::Seam;
 use seam::mailbox::{Sender, mailbox};
@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::super::iscsi::{IscsiSpec, create_server};
 use super::super::vhost_user::{VhostUser, VhostUserSpec};
 use super::pools::OpenPool;
+use super::standby::LinkExports;
 use task_sync::TaskMutex;
 
 /// Capacity of a core's mailbox; further senders wait.
@@ -30,6 +31,12 @@ pub struct CoreLocal {
     pub engine: Core<RealSeam>,
     /// Its NBD server.
     pub nbd_server: nbd::Server<RealSeam>,
+    /// The NBD server of other hosts, which volumes on standby there read from.
+    pub link_server: nbd::Server<RealSeam>,
+    /// Its exports.
+    pub link_exports: LinkExports,
+    /// Detached volumes whose clients wait for the successor, by name.
+    pub predecessors: RefCell<BTreeMap<String, Volume<RealSeam>>>,
     /// Its iSCSI server, if there is one.
     pub iscsi: Option<iscsi::Server<RealSeam>>,
     /// Its vhost-user server, if there is one.
@@ -102,12 +109,17 @@ impl DataCore {
             let result = run_core(spec.real, move |seam| async move {
                 let engine = Core::new(seam.clone(), spec.engine);
                 let nbd_server = nbd::Server::new(seam.clone(), engine.clone(), spec.nbd);
+                let link_exports = LinkExports::new(engine.clone());
+                let link_server = nbd::Server::new(seam.clone(), link_exports.clone(), nbd::Options::default());
                 let iscsi = spec.iscsi.map(|spec| create_server(&seam, spec));
                 let vhost_user = spec.vhost_user.map(|spec| VhostUser::new(&seam, spec));
                 let local = Rc::new(CoreLocal {
                     seam,
                     engine,
                     nbd_server,
+                    link_server,
+                    link_exports,
+                    predecessors: RefCell::default(),
                     iscsi,
                     vhost_user,
                     opened: RefCell::default(),

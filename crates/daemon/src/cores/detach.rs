@@ -21,6 +21,8 @@ pub const CLIENTS_TIMEOUT: Nanos = Nanos::from_secs(5);
 pub enum ConnectedClients {
     /// Disconnects them.
     Disconnect,
+    /// NBD clients stay connected, and wait for the volume's successor; others are disconnected.
+    Keep,
     /// Fails with this, before any change, if there are any.
     Refuse(Failure),
 }
@@ -55,12 +57,15 @@ impl Cores {
         let volume = name.to_owned();
         let detach = self[core].call(async move |local: Rc<CoreLocal>| {
             // From the count of the clients until no front end admits one, nothing is awaited: none connects unseen.
+            let keeps_clients = matches!(clients, ConnectedClients::Keep);
             if let ConnectedClients::Refuse(failure) = clients
                 && clients_of(&local, &volume) > 0
             {
                 return Err(DetachError::HasClients(failure));
             }
-            let _closed = local.nbd_server.close_export(&volume);
+            let _closed = (!keeps_clients).then(|| local.nbd_server.close_export(&volume));
+            let _closed_link = local.link_server.close_export(&volume);
+            local.link_exports.remove(&volume);
             let unit = remove_unit(&local, &volume);
             let lun = unit.as_ref().map(|(lun, _)| *lun);
             let guests = async {
@@ -69,8 +74,18 @@ impl Cores {
                 }
             };
             let initiators = wait_for_commands(&local, unit.as_ref());
-            futures_util::join!(local.nbd_server.disconnect(&volume, CLIENTS_TIMEOUT), initiators, guests);
+            let nbd_clients = async {
+                if !keeps_clients {
+                    local.nbd_server.disconnect(&volume, CLIENTS_TIMEOUT).await;
+                }
+            };
+            let other_hosts = local.link_server.disconnect(&volume, CLIENTS_TIMEOUT);
+            futures_util::join!(nbd_clients, other_hosts, initiators, guests);
             let detached = match dirty {
+                DirtyData::Destage if keeps_clients => {
+                    let detached = local.engine.detach_for_successor(&volume).await;
+                    detached.map(|volume| local.add_predecessor(volume))
+                }
                 DirtyData::Destage => local.engine.detach(&volume).await,
                 DirtyData::Discard => local.engine.detach_lost(&volume).await,
             };

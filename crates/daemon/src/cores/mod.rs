@@ -10,6 +10,7 @@ mod memory_images;
 mod open;
 mod pools;
 mod release;
+mod standby;
 mod volume;
 mod watchdog;
 

@@ -157,6 +157,7 @@ impl Daemon {
             }
             release_removed(name, held).await;
         }
+        self.forwarding.remove(name).await?;
         self.units.remove_absent(name).await?;
         self.volumes.remove(name);
         self.records.change(|state| {

@@ -6,6 +6,7 @@ use messages::report::FleetReport;
 use messages::{Answer, ErrorKind, Failure};
 use rbd::{Claim, ImageSpec, Release, StandbyReport};
 
+use super::super::cores::ConnectedClients;
 use super::super::foreign_log::{ForeignData, destage_foreign_log};
 use super::super::rbd_helper::{HeldHelper, HelperPlan, hold};
 use super::super::volumes::{KnownVolume, Placement, VolumeStatus, standby_text};
@@ -29,12 +30,12 @@ impl Daemon {
         to: Option<&str>,
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
-        let _guard = self.volumes.lock_for_change(name)?;
+        let _guard = self.volumes.wait_for_change(name).await?;
         let known = self.volumes.get(name)?;
         if let Some(report) = known.standby() {
             return self.request_release(&known, report, to, progress).await;
         }
-        let image = self.release_volume(name, to, progress).await?;
+        let image = self.release_volume(name, to, ConnectedClients::Disconnect, progress).await?;
         let served_by = self.offer(&image.place(), to).await;
         self.note_successor(name, served_by.as_deref());
         self.show(name).await
@@ -46,13 +47,14 @@ impl Daemon {
         &self,
         name: &str,
         to: Option<&str>,
+        clients: ConnectedClients,
         progress: &ProgressSender,
     ) -> Result<ImageSpec, Failure> {
         let known = self.volumes.get(name)?;
         let (image, placement) = self.check_movable(&known, to).await?;
         // Most of the data is destaged while clients are served.
         self.flush(name, progress).await?;
-        self.release_detached(&known, &placement, &image, &Release::new(to), progress).await?;
+        self.release_detached((&known, &placement), &image, &Release::new(to), clients, progress).await?;
         log::info!(target: VOLUME, volume = name, "volume {name}: its image is released by command");
         Ok(image)
     }
@@ -254,10 +256,10 @@ impl Daemon {
     /// Detaches a volume, and releases its image.
     async fn release_detached(
         &self,
-        known: &KnownVolume,
-        placement: &Placement,
+        (known, placement): (&KnownVolume, &Placement),
         image: &ImageSpec,
         release: &Release,
+        clients: ConnectedClients,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
         let name = known.config.name.as_str();
@@ -266,7 +268,7 @@ impl Daemon {
             Failure::new(ErrorKind::Conflict, text)
         })?;
         self.volumes.set_status(name, VolumeStatus::Removing(placement.clone()));
-        if let Err(failure) = self.attachments.detach(name, placement.core, progress).await {
+        if let Err(failure) = self.attachments.detach_from(clients, name, placement.core, progress).await {
             self.volumes.set_status(name, VolumeStatus::Serving(placement.clone()));
             return Err(failure);
         }

@@ -1,13 +1,18 @@
 //! The daemon among the other hosts of the fleet: the view of all hosts, and moves between two of them over the link.
 
+use std::io;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use control::{Actor, Handler, ProgressSender};
+use fleet_link::Tunnels;
 use messages::report::{FleetHostReport, FleetVolumeReport};
 use messages::{Answer, ErrorKind, Failure, Request};
 use rbd::{Claim, ImageSpec, StandbyReport};
 
+use tokio::net::UnixStream;
+
+use super::super::cores::ConnectedClients;
 use super::super::volumes::KnownVolume;
 use super::Daemon;
 use config::BackingSpec;
@@ -32,11 +37,27 @@ impl Handler for LinkHandler {
     ) -> Result<Answer, Failure> {
         log::debug!(target: FLEET, client = actor.show(), "request: {request:?}");
         match request {
-            Request::FleetHost {} | Request::FleetRelease { .. } | Request::FleetReleased { .. } => {
-                self.0.execute_for(&actor, request, &progress).await
-            }
+            Request::FleetHost {}
+            | Request::FleetForward { .. }
+            | Request::FleetRelease { .. }
+            | Request::FleetReleased { .. } => self.0.execute_for(&actor, request, &progress).await,
             _ => Err(Failure::new(ErrorKind::Invalid, "a host may not request this of another one")),
         }
+    }
+}
+
+impl Tunnels for LinkHandler {
+    async fn open(self: Rc<Self>, request: Request) -> Result<(UnixStream, Answer), Failure> {
+        let Request::FleetForward { image, ownership } = request else {
+            return Err(Failure::new(ErrorKind::Invalid, "no tunnel leads there"));
+        };
+        let (name, core) = self.0.owned_volume(&image, ownership)?;
+        let failed = |error: io::Error| Failure::new(ErrorKind::Failed, format!("no tunnel can be opened: {error}"));
+        let (here, there) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
+        here.set_nonblocking(true).map_err(failed)?;
+        let stream = UnixStream::from_std(here).map_err(failed)?;
+        self.0.cores.serve_tunnel(core, &name, there.into()).await?;
+        Ok((stream, Answer::Said(vec![name])))
     }
 }
 
@@ -88,8 +109,12 @@ impl Daemon {
             message: format!("host {owner} owns the image of volume {name}: {}", failure.message),
             ..failure
         })?;
-        let request =
-            Request::FleetRelease { image: image.place(), ownership: report.epoch, to: to.map(str::to_owned) };
+        let request = Request::FleetRelease {
+            image: image.place(),
+            ownership: report.epoch,
+            to: to.map(str::to_owned),
+            keeps_clients: false,
+        };
         self.fleet_link.ask(&peer, &request, progress).await?;
         if to.is_none_or(|to| to == host) {
             self.serve_released(known).await?;
@@ -101,25 +126,90 @@ impl Daemon {
     pub(super) async fn release_for(
         &self,
         actor: &Actor,
-        image: &str,
-        ownership: u64,
+        (image, ownership): (&str, u64),
         to: Option<&str>,
+        clients: ConnectedClients,
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
-        let owned = |known: &KnownVolume| {
-            let is_owned = known.placement().is_some_and(|placement| placement.ownership == Some(ownership));
-            (is_owned && place_of(known).as_deref() == Some(image)).then(|| known.config.name.clone())
-        };
-        let name = self.volumes.map(owned).into_iter().flatten().next().ok_or_else(|| {
-            let text = format!("ownership {ownership} of image {image} is not that of this host, or has ended");
-            Failure::new(ErrorKind::Conflict, text)
-        })?;
+        let (name, _) = self.owned_volume(image, ownership)?;
         let _guard = self.volumes.lock_for_change(&name)?;
-        self.release_volume(&name, to, progress).await?;
-        let asks_for_itself = matches!(actor, Actor::Host(host) if to.is_none_or(|to| to == host));
-        let served_by = if asks_for_itself { None } else { self.offer(image, to).await };
+        self.release_volume(&name, to, clients, progress).await?;
+        let served_by = match actor {
+            // It claims the image for itself.
+            Actor::Host(host) if to.is_none_or(|to| to == host) => Some(host.clone()),
+            _ => self.offer(image, to).await,
+        };
         self.note_successor(&name, served_by.as_deref());
         Ok(Answer::Said(vec![format!("volume {name} is released")]))
+    }
+
+    /// The name and the core of the volume on this image, which this host owns with this ownership.
+    pub(super) fn owned_volume(&self, image: &str, ownership: u64) -> Result<(String, usize), Failure> {
+        let owned = |known: &KnownVolume| {
+            let placement = known.placement().filter(|placement| placement.ownership == Some(ownership))?;
+            (place_of(known).as_deref() == Some(image)).then(|| (known.config.name.clone(), placement.core))
+        };
+        self.volumes.map(owned).into_iter().flatten().next().ok_or_else(|| {
+            let text = format!("ownership {ownership} of image {image} is not that of this host, or has ended");
+            Failure::new(ErrorKind::Conflict, text)
+        })
+    }
+
+    /// Forwards the reads of volumes on standby to their owners, as far as the link reaches them.
+    pub(super) fn forward_due(self: &Rc<Self>) {
+        if self.stop.is_stopping() {
+            return;
+        }
+        for known in self.volumes.on_standby() {
+            let (Some(report), Some(image)) = (known.standby().cloned(), place_of(&known)) else { continue };
+            let name = known.config.name.clone();
+            if report.release.is_some() || !self.forwarding.is_due(&name, &report) {
+                continue;
+            }
+            let Ok(peer) = self.fleet_link.peer(&report.owner) else { continue };
+            let daemon = Rc::clone(self);
+            self.volumes.spawn_change(&name.clone(), async move {
+                match daemon.forwarding.start(&known.config, &image, &report, peer).await {
+                    Ok(()) => drop(tokio::task::spawn_local(daemon.take_ownership_if_wanted(name))),
+                    Err(failure) => log::debug!(target: FLEET, volume = name, "volume {name}: {}", failure.message),
+                }
+            });
+        }
+    }
+
+    /// Waits until a client wants to change a volume on standby, and takes the ownership over from its owner.
+    async fn take_ownership_if_wanted(self: Rc<Self>, name: String) {
+        if !self.forwarding.wait_for_change(&name).await {
+            return;
+        }
+        if let Err(failure) = self.take_ownership(&name).await {
+            log::warn!(
+                target: FLEET, volume = name,
+                "volume {name}: a client wants to change it, but its owner has not handed it over: {}",
+                failure.message
+            );
+        }
+    }
+
+    async fn take_ownership(&self, name: &str) -> Result<(), Failure> {
+        let _guard = self.volumes.wait_for_change(name).await?;
+        let known = self.volumes.get(name)?;
+        let (Some(report), Some(image)) = (known.standby(), place_of(&known)) else { return Ok(()) };
+        let (peer, began_at) = (self.fleet_link.peer(&report.owner)?, Instant::now());
+        // No read may wait for the owner while it gives the image up.
+        self.forwarding.end(name).await?;
+        let to = Some(self.settings.current().fleet.host.clone());
+        let request = Request::FleetRelease { image, ownership: report.epoch, to, keeps_clients: true };
+        // No client watches the progress.
+        let (progress, _) = ProgressSender::new();
+        self.fleet_link.ask(&peer, &request, &progress).await?;
+        self.serve_released(&known).await?;
+        let (host, waited_ms) = (&peer.host, began_at.elapsed().as_millis());
+        log::info!(
+            target: FLEET, volume = name, waited_ms,
+            "volume {name}: host {host} has handed it over to a client here, which waited {waited_ms} ms"
+        );
+        Ok(())
     }
 
     /// Serves the volume on this image, which its owner says that it has released.

@@ -42,11 +42,12 @@ pub use self::start::serve;
 pub use self::status::override_reports;
 use super::attachments::Attachments;
 use super::certificates::Certificates;
-use super::cores::{Cores, DataCore, NewDevice};
+use super::cores::{ConnectedClients, Cores, DataCore, NewDevice};
 use super::events::Journal;
 use super::flash::FlashLog;
 use super::fleet_link::FleetLink;
 use super::foreign_log::LogTurns;
+use super::forwarding::Forwarding;
 use super::http::HttpInterface;
 use super::iscsi_units::Units;
 use super::jobs::Jobs;
@@ -88,6 +89,8 @@ pub struct Daemon {
     standbys: Standbys,
     /// The link to the other hosts.
     fleet_link: Rc<FleetLink>,
+    /// Volumes on standby whose reads are forwarded.
+    forwarding: Rc<Forwarding>,
     /// Logs of other hosts that are being read.
     log_turns: LogTurns,
     /// Settings of served volumes.
@@ -137,6 +140,8 @@ impl Daemon {
         let flash = Rc::new(flash);
         let memory = Rc::new(PersistedMemory::new(memory, cores.clone(), records.clone()));
         let units = Rc::new(Units::new(settings.clone(), records.clone(), cores.clone()));
+        let fleet_link = Rc::new(FleetLink::new(settings.clone()));
+        let forwarding = Rc::new(Forwarding::new(cores.clone(), fleet_link.clone(), &records.directory()));
         let attachments = Attachments::new(
             settings.clone(),
             records.clone(),
@@ -145,6 +150,7 @@ impl Daemon {
             flash.clone(),
             memory.clone(),
             units.clone(),
+            forwarding.clone(),
         );
         let volume_settings = VolumeSettings::new(
             settings.clone(),
@@ -163,7 +169,8 @@ impl Daemon {
             telemetry: Telemetry::new(),
             stop: Stop::default(),
             standbys: Standbys::default(),
-            fleet_link: Rc::new(FleetLink::new(settings.clone())),
+            fleet_link,
+            forwarding,
             log_turns: LogTurns::default(),
             reloads: Reloads::default(),
             pool_trends: PoolTrends::default(),
@@ -328,8 +335,12 @@ impl Daemon {
             Request::VolumeAdopt { name, give_up, discard_dirty } => self.adopt(&name, give_up, discard_dirty).await,
             Request::FleetHosts {} => Ok(Answer::FleetHosts(self.host_reports().await)),
             Request::FleetHost {} => Ok(Answer::FleetHost(Box::new(self.host_report().await))),
-            Request::FleetRelease { image, ownership, to } => {
-                self.release_for(actor, &image, ownership, to.as_deref(), progress).await
+            Request::FleetForward { image, ownership } => {
+                self.owned_volume(&image, ownership).map(|(name, _)| Answer::Said(vec![name]))
+            }
+            Request::FleetRelease { image, ownership, to, keeps_clients } => {
+                let clients = if keeps_clients { ConnectedClients::Keep } else { ConnectedClients::Disconnect };
+                self.release_for(actor, (&image, ownership), to.as_deref(), clients, progress).await
             }
             Request::FleetReleased { image } => self.claim_released(&image).await,
             Request::FleetMove { name, to } => self.move_volume(&name, to.as_deref(), progress).await,

@@ -155,6 +155,9 @@ impl Daemon {
         if let Err(failure) = self.units.remove_absent(name).await {
             return ReloadOutcome::Failed(name.to_owned(), failure);
         }
+        if let Err(failure) = self.forwarding.remove(name).await {
+            return of_volume(&failure.message);
+        }
         self.volumes.remove(name);
         // Without its entry, a volume that was added by command before it was put into the file would return.
         let recorded = self.records.change(|state| {

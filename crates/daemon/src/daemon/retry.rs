@@ -23,6 +23,7 @@ impl Daemon {
             tokio::time::sleep(CHECK_INTERVAL).await;
             self.retry_due().await;
             self.claim_due().await;
+            self.forward_due();
         }
     }
 

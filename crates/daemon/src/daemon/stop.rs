@@ -62,6 +62,7 @@ impl Daemon {
         let drain = Rc::new(Drain::new(records, cores, flash, notifier, self.memory.survives_restart()));
         self.cores.stop_moves().await;
         self.save_pool_heat_at_stop().await;
+        self.forwarding.remove_all().await;
         let stored = drain.disconnect_clients(self.stop.clients()).await;
         // The drain does not see a volume before its attach has ended, and dirty data of the volume may be in this
         // daemon's memory alone.

@@ -11,6 +11,7 @@ use std::ops::Range;
 use seam::{AllocationExtent, Block, BlockMut, Piece, SECTOR_BYTES, Seam};
 
 use super::Volume;
+use super::succession::{Access, Route};
 use crate::telemetry::{LatencyTrace, OpKind, Step};
 use crate::{ByteOffset, RequestError, WriteFlags, WriteSource, ZeroFlags};
 
@@ -48,13 +49,30 @@ impl<S: Seam> Volume<S> {
         if around == at.run(bytes.len() as u64) {
             return self.write(at, bytes.len(), flags, &mut &bytes[..]).await;
         }
+        let mut route = Route::new(self, Access::Change);
+        loop {
+            let result = route.volume().await?.write_edges_here(&around, at, bytes, flags).await;
+            if !route.is_refused(&result) {
+                return result;
+            }
+        }
+    }
+
+    /// Writes bytes that do not fill the sectors `around`.
+    async fn write_edges_here(
+        &self,
+        around: &Range<ByteOffset>,
+        at: ByteOffset,
+        bytes: &[u8],
+        flags: WriteFlags,
+    ) -> Result<(), RequestError> {
         let trace = LatencyTrace::new(self.now());
         self.wait_for_limit(bytes.len() as u64, &trace).await;
         let _inside = self.enter().await?;
-        self.check_write(around.start, len_u64(&around))?;
+        self.check_write(around.start, len_u64(around))?;
         let _range_lock = self.0.locks.lock_exclusive(around.clone()).await;
         trace.record(Step::Gate, self.now());
-        let result = self.write_merged(&around, at, bytes, flags, &trace).await;
+        let result = self.write_merged(around, at, bytes, flags, &trace).await;
         self.0.shard.slow_requests.record(&trace, OpKind::Write, at, bytes.len() as u64, self.now());
         self.count_error(result)
     }
@@ -93,7 +111,7 @@ impl<S: Seam> Volume<S> {
     /// Like [`Volume::zero`], for any bytes.
     pub async fn zero_bytes(&self, at: ByteOffset, len_bytes: u64, flags: ZeroFlags) -> Result<(), RequestError> {
         let around = round_out(at, len_bytes)?;
-        self.check_write(around.start, len_u64(&around))?;
+        self.current().check_write(around.start, len_u64(&around))?;
         let (end, inside) = (at.plus(len_bytes), round_in(at, len_bytes));
         let write = WriteFlags { fua: flags.fua, ..WriteFlags::default() };
         if inside.is_empty() {
@@ -113,7 +131,7 @@ impl<S: Seam> Volume<S> {
     /// Like [`Volume::discard`], for the whole sectors in the range; the edges stay unchanged.
     pub async fn discard_bytes(&self, at: ByteOffset, len_bytes: u64, flags: WriteFlags) -> Result<(), RequestError> {
         let (around, inside) = (round_out(at, len_bytes)?, round_in(at, len_bytes));
-        self.check_write(around.start, len_u64(&around))?;
+        self.current().check_write(around.start, len_u64(&around))?;
         if inside.is_empty() {
             return Ok(());
         }

@@ -5,35 +5,37 @@ mod gate;
 pub mod heat;
 mod limit;
 pub mod range_lock;
+mod requests;
+mod succession;
 pub mod tap;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use seam::persist::ShmImage;
-use seam::{AllocationExtent, BLOCK_BYTES, Disk, Geometry, Nanos, Piece, SECTOR_BYTES, Seam};
+use seam::{BLOCK_BYTES, Disk, Geometry, Nanos, SECTOR_BYTES, Seam};
 
 use crate::admin::UNMARK_TIMEOUT;
-use crate::backing::{Cause, Dispatch, ReservationError};
+use crate::backing::{Dispatch, ReservationError};
 use crate::flash_tier::FlashTier;
 use crate::memory::{BlockNo, PREFETCHED_ENTRIES_MAX};
-use crate::policy::InsertKind;
 use crate::policy::curve::VolumeCurves;
 use crate::shard::core_state::CoreState;
 use crate::shard::flush_progress::BackgroundFlushes;
 use crate::shard::state::State;
-use crate::shard::{Shard, ShardRef, blocks_of};
+use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 use crate::stats::{Counters, VolumeProblem};
 use crate::telemetry::{LatencyTrace, OpKind, SlowRequest, Step};
 use crate::{
     Backing, ByteOffset, CacheMode, FlashQuota, FlashStats, MemoryQuota, Qos, QosStats, QuotaError, RequestError,
-    VolumeSpec, VolumeStats, WriteFlags, WritePolicy, WriteSource, ZeroFlags,
+    VolumeSpec, VolumeStats, WritePolicy, WriteSource,
 };
 use gate::Gate;
 use heat::{Heat, HeatStats};
 use limit::LimitQueue;
 use range_lock::RangeLocks;
+use succession::Succession;
 use tap::{Tap, TappedBatch};
 use task_sync::within;
 
@@ -56,6 +58,8 @@ struct Inner<S: Seam> {
     limit_queue: Rc<LimitQueue>,
     qos: Cell<Qos>,
     gate: Gate,
+    /// The volume that takes this one's place for its clients.
+    succession: Succession<S>,
     /// Byte ranges that are being written.
     locks: RangeLocks<ByteOffset>,
     tap: Tap,
@@ -135,7 +139,9 @@ impl<S: Seam> Volume<S> {
         let limit_queue = Rc::new(LimitQueue::default());
         limit_queue.set_limits(spec.qos.limits, attached_at);
         let (gate, locks, tap, qos) = (Gate::default(), RangeLocks::default(), Tap::default(), Cell::new(spec.qos));
-        let volume = Volume(Rc::new(Inner { spec, shard, limit_queue, qos, gate, locks, tap, heat, attached_at }));
+        let succession = Succession::default();
+        let inner = Inner { spec, shard, limit_queue, qos, gate, succession, locks, tap, heat, attached_at };
+        let volume = Volume(Rc::new(inner));
         volume.set_datastore(&volume.spec().datastore);
         volume
     }
@@ -152,22 +158,22 @@ impl<S: Seam> Volume<S> {
 
     /// The specification at the attach; the policy may have changed since.
     pub fn spec(&self) -> &VolumeSpec {
-        &self.0.spec
+        &self.current().0.spec
     }
 
     /// Size that clients see, in bytes.
     pub fn size_bytes(&self) -> u64 {
-        self.0.shard.size_bytes.get()
+        self.current().0.shard.size_bytes.get()
     }
 
     /// Geometry of the backing.
     pub fn geometry(&self) -> Geometry {
-        self.0.shard.disk.geometry()
+        self.current().0.shard.disk.geometry()
     }
 
     /// The present write policy.
     pub fn policy(&self) -> WritePolicy {
-        self.0.shard.policy.get()
+        self.current().0.shard.policy.get()
     }
 
     /// The present cache mode.
@@ -234,8 +240,9 @@ impl<S: Seam> Volume<S> {
     /// Counts an admissible request of a client, and records it if a trace is open. Front ends call it once a request,
     /// since they may serve a request in pieces.
     pub fn record_request(&self, op: OpKind, at: ByteOffset, len_bytes: u64) {
-        self.0.heat.record(op, at);
-        self.0.tap.record(|| self.now(), op, at, len_bytes);
+        let inner = &self.current().0;
+        inner.heat.record(op, at);
+        inner.tap.record(|| self.now(), op, at, len_bytes);
     }
 
     /// Advances the clock of the heat map. The sampler of the volume calls it, because requests do not read the clock.
@@ -272,135 +279,8 @@ impl<S: Seam> Volume<S> {
         for (block, at) in blocks.iter_mut().zip(offsets) {
             *block = at.block();
         }
-        self.0
-            .shard
-            .with_state(|_, memory| memory.prefetch_index_entries(self.0.shard.volume_number, &blocks[..count]));
-    }
-
-    /// Reads `len_bytes` bytes from `at` on if all are in memory: appends them to `out` and returns true. Otherwise it
-    /// leaves `out` unchanged. Returns false for a request that [`Volume::read`] would refuse.
-    pub fn try_read(&self, at: ByteOffset, len_bytes: usize, out: &mut Vec<Piece<S::Block>>) -> bool {
-        self.is_free() && self.check_range(at, len_bytes as u64).is_ok() && self.0.shard.try_read(at, len_bytes, out)
-    }
-
-    /// Reads `len_bytes` bytes from `at` on and appends them to `out`, split at block boundaries.
-    pub async fn read(
-        &self,
-        at: ByteOffset,
-        len_bytes: usize,
-        out: &mut Vec<Piece<S::Block>>,
-    ) -> Result<(), RequestError> {
-        self.read_with(at, len_bytes, out, true).await
-    }
-
-    /// Like [`Volume::read`], for content that will not be read again: blocks that miss are not cached.
-    pub async fn read_once(
-        &self,
-        at: ByteOffset,
-        len_bytes: usize,
-        out: &mut Vec<Piece<S::Block>>,
-    ) -> Result<(), RequestError> {
-        self.read_with(at, len_bytes, out, false).await
-    }
-
-    /// Reads under the volume's limit and gate; `may_admit`: blocks that miss may be cached.
-    async fn read_with(
-        &self,
-        at: ByteOffset,
-        len_bytes: usize,
-        out: &mut Vec<Piece<S::Block>>,
-        may_admit: bool,
-    ) -> Result<(), RequestError> {
-        let trace = LatencyTrace::new(self.now());
-        self.wait_for_limit(len_bytes as u64, &trace).await;
-        let _inside = self.enter().await?;
-        self.check_range(at, len_bytes as u64)?;
-        trace.record(Step::Gate, self.now());
-        let result = self.0.shard.read(at, len_bytes, out, may_admit, &trace).await;
-        let now = self.now();
-        self.0.shard.counters.read_latency.add(trace.elapsed(now), trace.held_time());
-        self.0.shard.slow_requests.record(&trace, OpKind::Read, at, len_bytes as u64, now);
-        self.count_error(result)
-    }
-
-    /// Buffers for the content of a write of whole blocks ([`crate::OwnedBlocks`]); `None` if too few are free now.
-    pub fn try_alloc_buffers(&self, count: usize) -> Option<Vec<S::BlockMut>> {
-        self.0.shard.with_state(|_, memory| (0..count).map(|_| memory.alloc()).collect())
-    }
-
-    /// Writes if that needs no waiting. Otherwise it returns false, and the caller makes the same write by
-    /// [`Volume::write`].
-    pub fn try_write(&self, at: ByteOffset, len_bytes: usize, source: &mut impl WriteSource<S>) -> bool {
-        let is_allowed = self.is_free() && self.check_write(at, len_bytes as u64).is_ok();
-        is_allowed && self.0.locks.is_free(&at.run(len_bytes as u64)) && self.0.shard.try_write(at, len_bytes, source)
-    }
-
-    /// Writes `len_bytes` bytes at `at`.
-    pub async fn write(
-        &self,
-        at: ByteOffset,
-        len_bytes: usize,
-        flags: WriteFlags,
-        source: &mut impl WriteSource<S>,
-    ) -> Result<(), RequestError> {
-        let trace = LatencyTrace::new(self.now());
-        self.wait_for_limit(len_bytes as u64, &trace).await;
-        let _inside = self.enter().await?;
-        self.check_write(at, len_bytes as u64)?;
-        let _range_lock = self.0.locks.lock_shared(at.run(len_bytes as u64)).await;
-        trace.record(Step::Gate, self.now());
-        let result = self.0.shard.write(at, len_bytes, flags, source, &trace).await;
-        self.0.shard.slow_requests.record(&trace, OpKind::Write, at, len_bytes as u64, self.now());
-        self.count_error(result)
-    }
-
-    /// Makes all writes acknowledged before this call durable. Under `write-back-volatile` it makes nothing durable, by
-    /// definition.
-    pub async fn flush(&self) -> Result<(), RequestError> {
-        let trace = LatencyTrace::new(self.now());
-        let _inside = self.enter().await?;
-        trace.record(Step::Gate, self.now());
-        let step = if self.0.shard.flush_involves_log() { Step::Log } else { Step::Destage };
-        let result = self.0.shard.flush().await;
-        trace.record(step, self.now());
-        self.0.shard.slow_requests.record(&trace, OpKind::Flush, ByteOffset::ZERO, 0, self.now());
-        self.count_error(result)
-    }
-
-    /// Makes `len_bytes` bytes from `at` on read as zeroes.
-    pub async fn zero(&self, at: ByteOffset, len_bytes: u64, flags: ZeroFlags) -> Result<(), RequestError> {
-        // One request that moves no data, regardless of its length.
-        self.wait_for_limit(0, &LatencyTrace::new(self.now())).await;
-        let _inside = self.enter().await?;
-        self.check_write(at, len_bytes)?;
-        let _range_lock = self.0.locks.lock_shared(at.run(len_bytes)).await;
-        let result = self.0.shard.zero(at, len_bytes, flags).await;
-        self.count_error(result)
-    }
-
-    /// Releases `len_bytes` bytes from `at` on; they read as zeroes afterwards.
-    pub async fn discard(&self, at: ByteOffset, len_bytes: u64, flags: WriteFlags) -> Result<(), RequestError> {
-        self.zero(at, len_bytes, ZeroFlags { fua: flags.fua, may_unmap: true, fast_only: false }).await
-    }
-
-    /// Reads `len_bytes` bytes from `at` on into memory, as far as there is room. It is a hint: the only error is
-    /// [`RequestError::Invalid`].
-    pub async fn prefetch(&self, at: ByteOffset, len_bytes: u64) -> Result<(), RequestError> {
-        let _inside = self.enter().await?;
-        self.check_range(at, len_bytes)?;
-        let half_of_memory = (self.0.shard.seam().blocks_total() * BLOCK_BYTES / 2) as u64;
-        let blocks = blocks_of(at, len_bytes.min(PREFETCH_BYTES_MAX).min(half_of_memory).max(1));
-        self.0.shard.fill_absent(blocks, InsertKind::Normal, Cause::Readahead).await;
-        Ok(())
-    }
-
-    /// Allocation status of `len_bytes` bytes from `at` on, as runs that cover a prefix of it (at least one run). Never
-    /// reports zero or hole where the newest content differs (R4, docs/rules.md).
-    pub async fn allocation(&self, at: ByteOffset, len_bytes: u64) -> Result<Vec<AllocationExtent>, RequestError> {
-        let _inside = self.enter().await?;
-        self.check_range(at, len_bytes)?;
-        let result = self.0.shard.allocation(at, len_bytes).await;
-        self.count_error(result)
+        let shard = &self.current().0.shard;
+        shard.with_state(|_, memory| memory.prefetch_index_entries(shard.volume_number, &blocks[..count]));
     }
 
     /// Changes the write policy; destages dirty data first if the new policy requires it.
@@ -634,6 +514,17 @@ impl<S: Seam> Volume<S> {
     /// Lifts the limit before a stop, so that clients get their answers.
     pub fn lift_limits(&self) {
         self.0.limit_queue.lift();
+    }
+
+    /// Refuses new requests, waits up to [`REQUESTS_END_TIMEOUT`] for the ones in progress, and abandons the volume. For
+    /// a volume on standby, which has nothing that its owner lacks.
+    pub(crate) async fn end_standby(&self) {
+        let limit = self.0.shard.seam().sleep(REQUESTS_END_TIMEOUT);
+        // A gate that is closed already has been closed by a detach.
+        let (Ok(_) | Err(_)) = self.0.gate.close_within(limit).await;
+        self.0.limit_queue.release();
+        self.abandon();
+        self.0.shard.drop_all_blocks();
     }
 
     /// Abandons the volume without destage or flush; its log records stay.

@@ -195,7 +195,12 @@ impl TestVolume {
     ) -> bool {
         let is_in_grace = self.fault_ended.get().is_some_and(|ended| ended + GRACE_TIME >= at_start.began);
         match error {
-            RequestError::Invalid | RequestError::ReadOnly | RequestError::NotFast | RequestError::Dirty(_) => false,
+            RequestError::Invalid
+            | RequestError::ReadOnly
+            | RequestError::NotFast
+            | RequestError::Dirty(_)
+            | RequestError::MovedAway
+            | RequestError::NotOwner => false,
             RequestError::ShuttingDown => self.detaching.was_on_since(at_start.detaching),
             RequestError::Disk(_) => {
                 self.may_fail_requests.was_on_since(at_start.may_fail_requests)

@@ -37,6 +37,7 @@ mod spilled;
 mod state_matrix;
 mod stream_bypass;
 mod stripes;
+mod successors;
 mod torture_regressions;
 mod uncongested;
 mod whole_blocks_only;

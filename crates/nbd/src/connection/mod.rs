@@ -24,6 +24,8 @@ use crate::shared_limits::SharedLimits;
 pub(crate) struct Connection<S: Seam> {
     seam: S,
     volume: Volume<S>,
+    /// The client may not change the volume.
+    is_read_only: bool,
     /// True if structured replies are negotiated.
     structured: bool,
     /// True if `base:allocation` is negotiated.
@@ -55,6 +57,7 @@ impl<S: Seam> Connection<S> {
     ) -> Rc<Self> {
         Rc::new(Connection {
             seam,
+            is_read_only: negotiated.export.is_read_only,
             volume: negotiated.export.volume,
             structured: negotiated.structured,
             allocation: negotiated.allocation,

@@ -255,7 +255,7 @@ impl<S: Seam> Connection<S> {
         if matches!(request.command, Command::Unknown(_)) || request.flags & !request.command.flags_allowed() != 0 {
             return Err(Errno::Inval);
         }
-        if changes && self.volume.spec().read_only {
+        if changes && self.is_read_only {
             return Err(Errno::Perm);
         }
         if len == 0 || transfers_data && request.len > REQUEST_BYTES_MAX {

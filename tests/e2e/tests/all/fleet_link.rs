@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use e2e::authority::Authority;
 use e2e::ceph::cluster;
+use e2e::client::Client;
 use e2e::daemon::{Daemon, text_of, wait_for};
 use e2e::fixture::Fixture;
 use rustls::{ClientConnection, StreamOwned};
@@ -18,13 +19,13 @@ use super::rbd_owners::write_dirty_block;
 const BLOCK: usize = 4096;
 
 /// Ports of loopback addresses that are free now.
-fn free_ports<const N: usize>() -> [u16; N] {
+pub fn free_ports<const N: usize>() -> [u16; N] {
     let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     listeners.map(|listener| listener.local_addr().expect("it is bound").port())
 }
 
 /// Adds the link between `hosts` to the host named `name`, whose certificate is of `authority`.
-fn add_link(fixture: &mut Fixture, name: &str, hosts: &[(&str, u16)], authority: &Authority) {
+pub fn add_link(fixture: &mut Fixture, name: &str, hosts: &[(&str, u16)], authority: &Authority) {
     authority.write_host(name, fixture.folder.path());
     let list: Vec<String> = hosts.iter().map(|(host, port)| format!("\"{host}=127.0.0.1:{port}\"")).collect();
     let folder = fixture.folder.path().display();
@@ -174,4 +175,92 @@ fn volume_moves_over_the_link_at_the_order_of_any_host() {
     assert!(is_state(&third, "standby").is_some());
     third.stop();
     second.stop();
+}
+
+/// Waits for a client of a volume on standby.
+fn connect_standby(fixture: &Fixture) -> Client {
+    wait_for("the forwarding", || Client::connect(&fixture.endpoint(), "v").ok())
+}
+
+#[test]
+fn first_write_of_a_client_on_standby_moves_the_volume_under_both_clients() {
+    let Some(cluster) = cluster("clients on standby") else { return };
+    let image = cluster.create_image("fleet-standby", 8);
+    let [of_alpha, of_beta] = free_ports();
+    let list = [("alpha", of_alpha), ("beta", of_beta)];
+    let authority = Authority::default();
+    let [alpha, beta] = ["alpha", "beta"].map(|name| {
+        let mut fixture = host(name, &image, "");
+        super::fleet::add_flash_to(&mut fixture);
+        add_link(&mut fixture, name, &list, &authority);
+        fixture
+    });
+    let (first, second) = (alpha.start(), beta.start());
+    let mut source = alpha.connect("v");
+    let block = |byte: u8| vec![byte; BLOCK];
+    source.write(0, &block(0x11)).and_then(|()| source.flush()).expect("the owner serves");
+    let mut target = connect_standby(&beta);
+    assert_eq!(target.read(0, BLOCK).expect("reads are forwarded"), block(0x11));
+    source.write(0, &block(0x22)).expect("the owner serves");
+    assert_eq!(target.read(0, BLOCK).expect("reads are forwarded"), block(0x22), "also what was not flushed");
+    target.flush().expect("a flush has nothing to do");
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(is_state(&second, "standby").is_some(), "neither a read nor a flush moves the volume");
+    let began_at = Instant::now();
+    target.write(BLOCK as u64, &block(0x33)).expect("the first write waits for the ownership");
+    println!("the first write took {} ms", began_at.elapsed().as_millis());
+    assert!(is_state(&second, "active").is_some() && is_state(&first, "standby").is_some());
+    assert_eq!(target.read(0, BLOCK).expect("it is served"), block(0x22));
+    // The former client is still connected: its late flush succeeds, and it sees the new content.
+    source.flush().expect("nothing is unflushed");
+    assert_eq!(source.read(BLOCK as u64, BLOCK).expect("reads are forwarded"), block(0x33));
+    assert!(source.write(0, &block(0x44)).is_err(), "the volume has moved away from this client");
+    target.flush().expect("it is served");
+    assert_eq!(target.read(0, BLOCK).expect("it is served"), block(0x22));
+    // A client that connects now moves the volume back, below the former target.
+    let mut again = connect_standby(&alpha);
+    again.write(0, &block(0x55)).expect("the first write waits for the ownership");
+    again.flush().expect("it is served");
+    assert!(is_state(&first, "active").is_some());
+    assert_eq!(source.read(0, BLOCK).expect("it is served"), block(0x55));
+    assert_eq!(target.read(0, BLOCK).expect("reads are forwarded"), block(0x55));
+    assert!(target.write(0, &block(0x66)).is_err());
+    // A restart of the owner leaves clients on standby connected.
+    drop((source, again));
+    first.stop();
+    let first = alpha.start();
+    assert_eq!(wait_for("the owner", || target.read(0, BLOCK).ok()), block(0x55));
+    second.stop();
+    first.stop();
+    let content = cluster.export("fleet-standby");
+    assert_eq!((&content[..BLOCK], &content[BLOCK..2 * BLOCK]), (&block(0x55)[..], &block(0x33)[..]));
+}
+
+#[test]
+fn write_on_standby_fails_in_time_if_the_owner_does_not_answer() {
+    let Some(cluster) = cluster("a client on standby of a dead owner") else { return };
+    let image = cluster.create_image("fleet-silent", 8);
+    let [of_alpha, of_beta] = free_ports();
+    let list = [("alpha", of_alpha), ("beta", of_beta)];
+    let authority = Authority::default();
+    let [alpha, beta] = ["alpha", "beta"].map(|name| {
+        let mut fixture = host(name, &image, "policy = \"write-through\"");
+        add_link(&mut fixture, name, &list, &authority);
+        fixture
+    });
+    let (first, second) = (alpha.start(), beta.start());
+    write_and_flush(&alpha, 0, 0x11);
+    let mut target = connect_standby(&beta);
+    first.kill();
+    let began_at = Instant::now();
+    assert!(target.write(0, &[0x22; BLOCK]).is_err());
+    let took = began_at.elapsed();
+    assert!((15..40).contains(&took.as_secs()), "{took:?}");
+    assert!(is_state(&second, "standby").is_some());
+    // The take-over serves the client that has stayed connected.
+    second.command(&["fleet", "take-over", "v", "--from", "alpha", "--fenced"]);
+    assert_eq!(target.read(0, BLOCK).expect("it is served"), [0x11; BLOCK]);
+    target.write(0, &[0x33; BLOCK]).and_then(|()| target.flush()).expect("it is served");
+    second.stop();
+    assert_eq!(cluster.export("fleet-silent")[..BLOCK], [0x33; BLOCK]);
 }

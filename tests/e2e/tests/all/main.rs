@@ -26,6 +26,7 @@ mod flash_first;
 mod fleet;
 mod fleet_link;
 mod fleet_log;
+mod fleet_migration;
 mod guest_memory;
 mod handover;
 mod hang_table;
