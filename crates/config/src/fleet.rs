@@ -140,7 +140,7 @@ fn read_link(own_host: &str, section: &Section<'_>, folder: &Path, source: &mut 
             source.add_problem(span, format!("host {host} is listed twice"), "remove one of them");
         }
     }
-    if !hosts.is_empty() && !hosts.contains_key(own_host) {
+    if !hosts.contains_key(own_host) {
         let remedy = format!("add \"{own_host}=ADDRESS:PORT\", at which this host listens, or set host");
         source.add_problem(&entries.span, format!("this host, {own_host}, is not among the hosts"), remedy);
     }

@@ -4,16 +4,18 @@
 //! tunnel to the owner for each connection.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use config::VolumeConfig;
-use engine::{FlashQuota, VolumeId, VolumeSpec, WritePolicy};
+use control::ProgressSender;
+use engine::{FlashQuota, UnflushedLoss, VolumeId, VolumeSpec, WritePolicy};
 use fleet_link::Peer;
+use futures_util::future::join_all;
 use messages::{Answer, ErrorKind, Failure, Request};
 use nbd_client::NbdTarget;
 use rbd::StandbyReport;
@@ -24,19 +26,27 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::cores::Cores;
 use super::fleet_link::FleetLink;
+use super::records::Records;
 use logging::{self as log, FLEET};
 use state::random_number;
 
 /// Folder of the sockets in the state directory.
 const FOLDER: &str = "link";
+/// Time for the owner to name its export.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause after an accept that failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Pauses between two attempts to reach the owner of a volume: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
 /// A volume on standby whose reads are forwarded.
-struct Forward {
+pub struct Forward {
     /// The host that answers, and the number of its ownership.
     owner: (String, u64),
+    number: u64,
     core: usize,
+    /// The key of the open backing, and the volume's specification, until it is attached.
+    opened: Cell<Option<(u64, VolumeSpec)>>,
     /// Accepts the connections of the disk.
     acceptor: JoinHandle<()>,
     socket: PathBuf,
@@ -53,25 +63,31 @@ impl Drop for Forward {
 /// The volumes on standby whose reads are forwarded.
 pub struct Forwarding {
     cores: Rc<Cores>,
+    records: Rc<Records>,
     link: Rc<FleetLink>,
     /// Folder of the sockets.
     folder: PathBuf,
     forwards: RefCell<BTreeMap<String, Forward>>,
     /// When the next attempt is due after a failed one, and the pause before it, by volume.
     due: RefCell<BTreeMap<String, (Instant, Duration)>>,
-    next_socket: Cell<u64>,
+    /// Volumes that are being connected.
+    connecting: RefCell<BTreeSet<String>>,
+    next_number: Cell<u64>,
 }
 
 impl Forwarding {
     /// Nothing is forwarded yet.
-    pub fn new(cores: Rc<Cores>, link: Rc<FleetLink>, state_directory: &Path) -> Forwarding {
+    pub fn new(cores: Rc<Cores>, records: Rc<Records>, link: Rc<FleetLink>) -> Forwarding {
+        let folder = records.directory().join(FOLDER);
         Forwarding {
             cores,
+            records,
             link,
-            folder: state_directory.join(FOLDER),
+            folder,
             forwards: RefCell::default(),
             due: RefCell::default(),
-            next_socket: Cell::default(),
+            connecting: RefCell::default(),
+            next_number: Cell::default(),
         }
     }
 
@@ -80,67 +96,92 @@ impl Forwarding {
         let owner = (report.owner.clone(), report.epoch);
         let is_forwarded = self.forwards.borrow().get(name).is_some_and(|forward| forward.owner == owner);
         let is_early = self.due.borrow().get(name).is_some_and(|(due, _)| Instant::now() < *due);
-        !is_forwarded && !is_early
+        !is_forwarded && !is_early && !self.connecting.borrow().contains(name)
     }
 
-    /// Forwards the reads of a volume on standby to its owner, in place of a former one.
-    pub async fn start(
-        &self,
-        config: &VolumeConfig,
-        image: &str,
-        report: &StandbyReport,
-        peer: Peer,
-    ) -> Result<(), Failure> {
-        let name = config.name.as_str();
-        let started = self.try_start(config, image, report, peer).await;
-        match &started {
-            Ok(()) => drop(self.due.borrow_mut().remove(name)),
-            Err(_) => {
-                let mut due = self.due.borrow_mut();
-                let pause = due.get(name).map_or(PAUSES.0, |(_, pause)| (*pause * 2).min(PAUSES.1));
-                due.insert(name.to_owned(), (Instant::now() + pause, pause));
-            }
+    /// Connects a volume on standby to its owner. It changes nothing, so that no change of the volume waits for the
+    /// owner's host; [`Forwarding::attach`] follows.
+    pub async fn connect(&self, config: &VolumeConfig, report: &StandbyReport, peer: Peer) -> Result<Forward, Failure> {
+        if !self.connecting.borrow_mut().insert(config.name.clone()) {
+            return Err(Failure::new(ErrorKind::Conflict, "another attempt is in progress"));
         }
-        started
+        let connected = self.try_connect(config, report, peer).await;
+        self.connecting.borrow_mut().remove(&config.name);
+        match &connected {
+            Ok(_) => drop(self.due.borrow_mut().remove(&config.name)),
+            Err(_) => self.delay(&config.name),
+        }
+        connected
     }
 
-    async fn try_start(
-        &self,
-        config: &VolumeConfig,
-        image: &str,
-        report: &StandbyReport,
-        peer: Peer,
-    ) -> Result<(), Failure> {
-        let name = config.name.as_str();
-        let request = Request::FleetForward { image: image.to_owned(), ownership: report.epoch };
-        let export = match self.link.ask(&peer, &request, &control::ProgressSender::new().0).await? {
+    /// Delays the next attempt to forward a volume, longer each time.
+    pub fn delay(&self, name: &str) {
+        let mut due = self.due.borrow_mut();
+        let pause = due.get(name).map_or(PAUSES.0, |(_, pause)| (*pause * 2).min(PAUSES.1));
+        due.insert(name.to_owned(), (Instant::now() + pause, pause));
+    }
+
+    async fn try_connect(&self, config: &VolumeConfig, report: &StandbyReport, peer: Peer) -> Result<Forward, Failure> {
+        let request = Request::FleetForward { image: report.image.clone(), ownership: report.epoch };
+        // No client watches the progress.
+        let (progress, _) = ProgressSender::new();
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.link.ask(&peer, &request, &progress)).await;
+        let late = |_| Err(Failure::new(ErrorKind::Unavailable, format!("host {} does not answer", peer.host)));
+        let export = match answer.unwrap_or_else(late)? {
             Answer::Said(mut said) if said.len() == 1 => said.remove(0),
             _ => return Err(Failure::new(ErrorKind::Failed, format!("host {} names no export", peer.host))),
         };
-        self.end(name).await?;
         let failed = |error: io::Error| {
             let text = format!("{}: no socket can be created: {error}", self.folder.display());
             Failure::new(ErrorKind::Failed, text)
         };
-        let (listener, socket) = self.listen().map_err(failed)?;
-        let volume_id = random_number().map_err(failed)?;
+        let (listener, socket, number) = self.listen().map_err(failed)?;
+        let volume_id = VolumeId(random_number().map_err(failed)?);
         let core = self.cores.first().index();
         let acceptor = tokio::task::spawn_local(accept(listener, Rc::clone(&self.link), peer, request));
-        let owner = (report.owner.clone(), report.epoch);
-        let forward = Forward { owner, core, acceptor, socket: socket.clone() };
+        let target = NbdTarget { address: Address::Unix(socket.clone()), export };
         let spec = VolumeSpec {
             policy: WritePolicy::None,
             read_only: config.read_only,
             labels: config.labels.clone(),
             flash: FlashQuota { is_enabled: false, ..FlashQuota::default() },
             allows_log: false,
+            unflushed_loss: self.unflushed_loss(&config.name),
             is_standby: true,
-            ..VolumeSpec::new(name, VolumeId(volume_id))
+            ..VolumeSpec::new(&config.name, volume_id)
         };
-        self.cores.attach_standby(core, spec, NbdTarget { address: Address::Unix(socket), export }).await?;
+        let owner = (report.owner.clone(), report.epoch);
+        let forward = Forward { owner, number, core, acceptor, socket, opened: Cell::default() };
+        forward.opened.set(Some((self.cores.open_standby(core, target).await?, spec)));
+        Ok(forward)
+    }
+
+    /// Writes that clients may still rely on if an earlier daemon of this host was killed while it served the volume.
+    fn unflushed_loss(&self, name: &str) -> UnflushedLoss {
+        let records = self.records.view();
+        match records.by_name(name).is_some_and(|record| !record.clean && !record.durable_writes) {
+            true => UnflushedLoss::AllClients,
+            false => UnflushedLoss::None,
+        }
+    }
+
+    /// Serves a connected volume on standby, in place of a former one. The volume is locked for a change. Returns the
+    /// number of this forwarding.
+    pub async fn attach(&self, name: &str, forward: Forward) -> Result<u64, Failure> {
+        self.end(name).await?;
+        let (key, spec) = forward.opened.take().expect("it is attached once");
+        self.cores.attach_standby(forward.core, key, spec).await?;
+        log::info!(target: FLEET, volume = name, "volume {name}: reads are forwarded to host {}", forward.owner.0);
+        let number = forward.number;
         self.forwards.borrow_mut().insert(name.to_owned(), forward);
-        log::info!(target: FLEET, volume = name, "volume {name}: reads are forwarded to host {}", report.owner);
-        Ok(())
+        Ok(number)
+    }
+
+    /// Closes a connection that is not used.
+    pub async fn close(&self, forward: Forward) {
+        if let Some((key, _)) = forward.opened.take() {
+            self.cores.close_standby(forward.core, key).await;
+        }
     }
 
     /// Ends the forwarding of a volume, whose clients wait for its successor.
@@ -161,26 +202,25 @@ impl Forwarding {
     /// Ends the forwarding of all volumes before a stop.
     pub async fn remove_all(&self) {
         let names: Vec<String> = self.forwards.borrow().keys().cloned().collect();
-        for name in names {
-            // A core that has ended forwards nothing.
-            let (Ok(()) | Err(_)) = self.end(&name).await;
-        }
+        // A core that has ended forwards nothing.
+        join_all(names.iter().map(async |name| drop(self.end(name).await))).await;
         self.cores.cancel_successions(self.cores.first().index()).await;
     }
 
-    /// Waits until a client wants to change a volume on standby; false if the forwarding ends before.
-    pub async fn wait_for_change(&self, name: &str) -> bool {
-        let core = self.forwards.borrow().get(name).map(|forward| forward.core);
+    /// Waits until a client wants to change the volume of the forwarding `number`; false if that ends before.
+    pub async fn wait_until_change_wanted(&self, name: &str, number: u64) -> bool {
+        let of_number = |forward: &Forward| (forward.number == number).then_some(forward.core);
+        let core = self.forwards.borrow().get(name).and_then(of_number);
         match core {
-            Some(core) => self.cores.wait_for_change(core, name).await,
+            Some(core) => self.cores.wait_until_change_wanted(core, name).await,
             None => false,
         }
     }
 
-    fn listen(&self) -> io::Result<(UnixListener, PathBuf)> {
+    fn listen(&self) -> io::Result<(UnixListener, PathBuf, u64)> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
-        let number = self.next_socket.get();
-        self.next_socket.set(number + 1);
+        let number = self.next_number.get();
+        self.next_number.set(number + 1);
         let path = self.folder.join(format!("{number}.sock"));
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -188,14 +228,19 @@ impl Forwarding {
         }
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        Ok((listener, path))
+        Ok((listener, path, number))
     }
 }
 
 /// Opens a tunnel for each connection of a disk. The tunnels end with this task.
 async fn accept(listener: UnixListener, link: Rc<FleetLink>, peer: Peer, request: Request) {
     let mut tunnels = JoinSet::new();
-    while let Ok((mut connection, _)) = listener.accept().await {
+    loop {
+        let Ok((mut connection, _)) = listener.accept().await else {
+            // Descriptors may become free meanwhile.
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
         while tunnels.try_join_next().is_some() {}
         match link.open_tunnel(&peer, &request).await {
             Ok(mut tunnel) => drop(tunnels.spawn_local(async move {

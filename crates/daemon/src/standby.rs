@@ -25,11 +25,12 @@ impl Standbys {
     /// Looks at the image of each volume on standby, and ends the looks at others. Returns the volumes whose images may
     /// be claimed now, with the claims.
     pub fn take_claims(&self, volumes: &Volumes, attachments: &Attachments) -> Vec<(KnownVolume, Claim)> {
-        // During a take-over this host may own the image already.
         let mut on_standby = volumes.on_standby();
-        on_standby.retain(|known| !volumes.is_changing(&known.config.name));
         let mut watches = self.watches.borrow_mut();
+        // Those of changing volumes stay, because they measure the owner's absence.
         watches.retain(|name, _| on_standby.iter().any(|known| known.config.name == *name));
+        // During a take-over this host may own the image already.
+        on_standby.retain(|known| !volumes.is_changing(&known.config.name));
         let mut claims = Vec::new();
         for known in on_standby {
             let name = known.config.name.clone();

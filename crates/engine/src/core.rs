@@ -377,6 +377,8 @@ impl<S: Seam> Core<S> {
             return Err(error);
         }
         self.remove(&volume);
+        // Its clients hold the volume, and with it the disk.
+        volume.shard().disk.abandon();
         Ok(volume)
     }
 
@@ -387,6 +389,7 @@ impl<S: Seam> Core<S> {
         volume.expect_successor();
         volume.end_standby().await;
         self.remove(&volume);
+        volume.shard().disk.abandon();
         Some(volume)
     }
 

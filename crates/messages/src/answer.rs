@@ -86,7 +86,7 @@ pub enum Answer {
     Snapshots(Box<SnapshotsReport>),
     /// Of `pool lost`.
     PoolLost(Box<PoolLostReport>),
-    /// Of `fleet status`: this host, then the others.
+    /// Of `fleet hosts`: this host, then the others.
     FleetHosts(Vec<FleetHostReport>),
     /// Of a question by another host.
     FleetHost(Box<FleetHostReport>),

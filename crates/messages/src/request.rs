@@ -448,14 +448,21 @@ pub enum Request {
     FleetHost {},
     /// By another host: the export of the volume on this image. In a tunnel the bytes of the NBD server follow.
     FleetForward {
-        /// The image.
+        /// Identity of the image: its cluster, pool, namespace and ID.
+        image: String,
+        /// Number of the ownership.
+        ownership: u64,
+    },
+    /// By another host, before [`Request::FleetRelease`]: destage the volume while clients are served.
+    FleetDestage {
+        /// Identity of the image.
         image: String,
         /// Number of the ownership.
         ownership: u64,
     },
     /// By another host: as [`Request::FleetMove`], for the volume on this image.
     FleetRelease {
-        /// The image: `POOL/IMAGE` or `POOL/NAMESPACE/IMAGE`.
+        /// Identity of the image.
         image: String,
         /// Number of the ownership that is to end.
         ownership: u64,
@@ -468,7 +475,7 @@ pub enum Request {
     },
     /// By another host: it has released this image, which this host may claim.
     FleetReleased {
-        /// The image.
+        /// Identity of the image.
         image: String,
     },
     /// Destage a volume, give its image up for another host, and stop serving it. A host on standby asks the owner.

@@ -10,6 +10,9 @@ pub type Change = Pin<Box<dyn Future<Output = DiskResult<()>>>>;
 /// The disk's view of its server. Dropping it ends the server: the connection has ended by then. The server answers a
 /// write when it is durable, so that a flush can be repeated on another connection.
 pub trait DedicatedServer {
+    /// Ends the server, as dropping it does.
+    fn end(&self);
+
     /// Identifies the storage behind the export; no other storage has this identity.
     fn identity(&self) -> String;
 

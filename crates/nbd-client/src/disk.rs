@@ -87,6 +87,7 @@ impl<S: Seam> NbdDisk<S> {
             pending: PendingRequests::default(),
             failure: RefCell::default(),
             is_closing: Cell::new(false),
+            is_abandoned: Cell::new(false),
             is_fast_zero_refused: Cell::new(false),
             receive_count: Cell::new(0),
             waker: RefCell::default(),
@@ -150,10 +151,11 @@ impl<S: Seam> Disk<S> for NbdDisk<S> {
     }
 
     fn abandon(&self) {
-        if self.shared().server.is_some() {
-            self.shared().is_closing.set(true);
-            self.shared().wake();
-        }
+        let shared = self.shared();
+        shared.is_abandoned.set(true);
+        shared.is_closing.set(true);
+        shared.server.iter().for_each(|server| server.end());
+        shared.wake();
     }
 
     fn connection_epoch(&self) -> u64 {

@@ -36,7 +36,7 @@ impl<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> Link<S, R, W> {
         poll_fn(|context| {
             shared.register(context);
             // The end of a dedicated server ends its requests. Another server may still carry them out.
-            let lost = shared.is_abandoned()
+            let lost = shared.is_abandoned.get()
                 || replies.as_mut().poll(context).is_ready()
                 || requests.as_mut().poll(context).is_ready()
                 || silence.as_mut().poll(context).is_ready();

@@ -26,6 +26,8 @@ pub struct SharedConnection<S: Seam> {
     pub failure: RefCell<Option<DiskError>>,
     /// The last handle was dropped.
     pub is_closing: Cell<bool>,
+    /// True once the disk is abandoned, although handles to it exist.
+    pub is_abandoned: Cell<bool>,
     /// The server has refused a fast zero request.
     pub is_fast_zero_refused: Cell<bool>,
     /// Number of receives from the socket.
@@ -110,7 +112,7 @@ impl<S: Seam> SharedConnection<S> {
         into: Vec<PieceMut<S::BlockMut>>,
     ) -> Rc<OpenRequest<S>> {
         let request = OpenRequest::new(operation, at, len, into, self.pending.begin(self.seam.now()));
-        let abandoned = self.is_abandoned().then_some(&DiskError::Gone);
+        let abandoned = self.is_abandoned.get().then_some(&DiskError::Gone);
         match self.lost().or(abandoned).or(self.failure.borrow().as_ref()) {
             Some(error) => request.finish(Err(error.clone())),
             None => {
@@ -119,11 +121,6 @@ impl<S: Seam> SharedConnection<S> {
             }
         }
         request
-    }
-
-    /// True if the disk is closing, and its server ends with it.
-    pub fn is_abandoned(&self) -> bool {
-        self.is_closing.get() && self.server.is_some()
     }
 
     /// Why no request can ever succeed again.

@@ -15,6 +15,14 @@ pub struct Export<S: Seam> {
     pub is_read_only: bool,
 }
 
+impl<S: Seam> Clone for Export<S> {
+    fn clone(&self) -> Self {
+        let Export { name, description, volume, is_read_only } = self;
+        let (name, description, volume) = (name.clone(), description.clone(), volume.clone());
+        Export { name, description, volume, is_read_only: *is_read_only }
+    }
+}
+
 /// An entry in the list of exports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportEntry {
@@ -46,7 +54,10 @@ impl<S: Seam> Exports<S> for Core<S> {
     fn find(&self, name: &str) -> Option<Export<S>> {
         let volume = match name {
             "" => {
-                let mut volumes = self.volumes_and_standbys();
+                let mut volumes = self.volumes();
+                if volumes.is_empty() {
+                    volumes = self.volumes_and_standbys();
+                }
                 if volumes.len() == 1 { volumes.pop() } else { None }
             }
             name => Core::find(self, name),
@@ -60,7 +71,7 @@ impl<S: Seam> Exports<S> for Core<S> {
 }
 
 fn export<S: Seam>(volume: Volume<S>) -> Export<S> {
-    let is_read_only = volume.spec().read_only;
+    let (volume, is_read_only) = (volume.for_client(), volume.spec().read_only);
     Export { name: volume.name().to_owned(), description: description(&volume), volume, is_read_only }
 }
 

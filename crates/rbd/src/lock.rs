@@ -176,14 +176,14 @@ impl HelperStart {
     /// Applies the rule of claims to a look at the image. A start after a crash continues its ownership, or fails.
     fn standing(
         &self,
-        image: &Image,
+        (image, identity): (&Image, &str),
         host: &str,
         known: Option<&KnownRecord>,
         now: &Sighting,
     ) -> Result<Standing, LockError> {
         let HelperStart::First { claim, .. } = self else { return Ok(Standing::Owner) };
         match standing(&Facts::of(known, now), claim, host) {
-            Standing::Standby => Err(LockError::Standby(Box::new(report_of(now, mark_of(image)?, None)))),
+            Standing::Standby => Err(LockError::Standby(Box::new(report_of(identity, now, mark_of(image)?, None)))),
             standing => Ok(standing),
         }
     }
@@ -254,7 +254,7 @@ pub fn acquire(
     // Not waited for: other volumes start meanwhile, and the daemon tries again.
     let own = image.own_address()?;
     let now = look_beside(image, &own)?;
-    let of_look = |now: &Sighting| start.standing(image, host, known.as_ref(), now);
+    let of_look = |now: &Sighting| start.standing((image, identity), host, known.as_ref(), now);
     // A command takes the image from its owner, not from a virtual machine that has the lock meanwhile.
     let is_owned = |now: &Sighting, standing| {
         let owner = now.recorded.as_ref().filter(|_| standing == Standing::TakenOver).map(|owner| &owner.address);
@@ -356,7 +356,7 @@ pub fn acquire(
     // Another claim was faster, and has released the lock again.
     if expected.is_none() && after.recorded != first.recorded {
         image.unlock()?;
-        return Err(LockError::Standby(Box::new(report_of(&after, mark_of(image)?, None))));
+        return Err(LockError::Standby(Box::new(report_of(identity, &after, mark_of(image)?, None))));
     }
     let duration = began.elapsed();
     let undisturbed = is_undisturbed(known.as_ref(), &before, header_version, duration, &after, &own);

@@ -44,7 +44,7 @@ pub fn watch(
             let absent_for = clock.look(began_ms, token, !now.clients.is_empty());
             let claim = claim_of((known.as_ref(), &now), (take_over, absent_for), host);
             // Sent with each look: the daemon knows by it that this process works.
-            control.send(&Status::Standby(report_of(&now, mark, claim)));
+            control.send(&Status::Standby(report_of(&identity, &now, mark, claim)));
             (looked_at, owner_seen) = (Some(Instant::now()), owner);
         }
         control.wait_for_close(RECORD_PAUSE);
@@ -80,7 +80,7 @@ pub fn check_standing(
 ) -> Result<(), LockError> {
     let (known, now) = (peek(folder, identity)?, look(image)?);
     match standing(&Facts::of(known.as_ref(), &now), claim, host) {
-        Standing::Standby => Err(LockError::Standby(Box::new(report_of(&now, mark_of(image)?, None)))),
+        Standing::Standby => Err(LockError::Standby(Box::new(report_of(identity, &now, mark_of(image)?, None)))),
         _ => Ok(()),
     }
 }

@@ -7,6 +7,8 @@ use super::release::Release;
 /// The owner of an image, as another host sees it. Its text form is one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandbyReport {
+    /// Identity of the image: its cluster, pool, namespace and ID.
+    pub image: String,
     /// The owner's host.
     pub owner: String,
     /// Number of the ownership.
@@ -24,29 +26,29 @@ pub struct StandbyReport {
 impl StandbyReport {
     /// The report as a line without its end.
     pub fn encode(&self) -> String {
-        let StandbyReport { owner, epoch, has_client, release, mark, claim } = self;
+        let StandbyReport { image, owner, epoch, has_client, release, mark, claim } = self;
         let (release, claim) = (release.as_ref().map(Release::encode), claim.as_ref().map(Claim::encode));
         let none = || "-".to_owned();
         let mark = mark.as_ref().map_or_else(none, |mark| format!("{} {}", show_mark_id(mark.id), mark.encode_place()));
         let (release, claim) = (release.unwrap_or_else(none), claim.unwrap_or_else(none));
-        format!("{epoch} {has_client} {release} {claim} {owner} {mark}")
+        format!("{epoch} {has_client} {release} {claim} {image} {owner} {mark}")
     }
 
     /// Parses the line; `None` if it is none.
     pub fn parse(line: &str) -> Option<StandbyReport> {
-        let mut words = line.splitn(7, ' ');
+        let mut words = line.splitn(8, ' ');
         let epoch = words.next()?.parse().ok()?;
         let has_client = words.next()?.parse().ok()?;
         let mut optional = || words.next().map(|word| Some(word).filter(|word| *word != "-"));
         let (release, claim) = (optional()?, optional()?);
         let release = release.map(|word| Release::parse(word).ok_or(())).transpose().ok()?;
         let claim = claim.map(|word| Claim::parse(word).ok_or(())).transpose().ok()?;
-        let owner = words.next()?.to_owned();
+        let (image, owner) = (words.next()?.to_owned(), words.next()?.to_owned());
         let mark = match words.next()? {
             "-" => None,
             id => Some(Mark::parse(parse_mark_id(id)?, words.next()?)),
         };
-        Some(StandbyReport { owner, epoch, has_client, release, mark, claim })
+        Some(StandbyReport { image, owner, epoch, has_client, release, mark, claim })
     }
 }
 
@@ -57,6 +59,7 @@ mod tests {
     #[test]
     fn reports_round_trip() {
         let plain = StandbyReport {
+            image: "rbd:fsid/2/web".to_owned(),
             owner: "alpha".to_owned(),
             epoch: 3,
             has_client: true,
@@ -74,6 +77,6 @@ mod tests {
         for report in [plain, full] {
             assert_eq!(StandbyReport::parse(&report.encode()), Some(report));
         }
-        assert_eq!(StandbyReport::parse("3 true - - alpha"), None);
+        assert_eq!(StandbyReport::parse("3 true - - image alpha"), None);
     }
 }

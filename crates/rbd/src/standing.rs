@@ -113,10 +113,11 @@ pub fn standing(facts: &Facts<'_>, claim: &Claim, host: &str) -> Standing {
     }
 }
 
-/// The report of a look.
-pub fn report_of(now: &Sighting, mark: Option<UndestagedMark>, claim: Option<Claim>) -> StandbyReport {
+/// The report of a look at the image of this identity.
+pub fn report_of(identity: &str, now: &Sighting, mark: Option<UndestagedMark>, claim: Option<Claim>) -> StandbyReport {
     let owner = now.recorded.as_ref();
     StandbyReport {
+        image: identity.to_owned(),
         owner: owner.map_or_else(|| "unknown".to_owned(), |owner| owner.host.clone()),
         epoch: owner.map_or(0, |owner| owner.epoch),
         has_client: !now.clients.is_empty(),

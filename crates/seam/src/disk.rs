@@ -181,7 +181,8 @@ pub trait Disk<S: Seam>: Clone + 'static {
         None
     }
 
-    /// Ends a server that exists for this disk alone: open requests fail, and later ones too.
+    /// Ends the connection of a disk on a server, while handles to it exist: open requests fail, and later ones too. A
+    /// server that exists for this disk alone ends with it.
     fn abandon(&self) {}
 
     /// Marks the storage as lacking flushed writes that only a log of this process may have, or removes the mark. Other

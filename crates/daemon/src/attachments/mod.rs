@@ -79,8 +79,14 @@ impl Attachments {
             Err(failure) => return requested.iter().map(|_| Err(failure.clone())).collect(),
         };
         for (config, _) in &requested {
+            let known = self.volumes.find(&config.name);
+            // The clients of a volume on standby stay connected to its image, and to no other backing.
+            let is_same = known.is_none_or(|known| known.config.backing == config.backing);
             // A core that has ended fails the attach as well.
-            let (Ok(()) | Err(_)) = self.forwarding.end(&config.name).await;
+            let (Ok(()) | Err(_)) = match is_same {
+                true => self.forwarding.end(&config.name).await,
+                false => self.forwarding.remove(&config.name).await,
+            };
         }
         let opened = self.open_all(&requested, &accept, limit).await;
         // Many volumes on few disks are identified at once, so a healthy backing may take longer than its opening.

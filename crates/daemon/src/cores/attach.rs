@@ -185,10 +185,7 @@ async fn open_with_timeout(local: &CoreLocal, plan: &OpenPlan) -> OpenResult {
             return Err(DiskError::Open(text));
         }
     };
-    let backing_key = local.next_backing_key.get();
-    local.next_backing_key.set(backing_key + 1);
-    local.opened.borrow_mut().insert(backing_key, backing);
-    Ok((backing_key, facts))
+    Ok((local.add_opened(backing), facts))
 }
 
 /// Attaches a volume on a task of its own, which survives a hang of its backing.

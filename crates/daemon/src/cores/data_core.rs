@@ -20,6 +20,8 @@ use super::pools::OpenPool;
 use super::standby::LinkExports;
 use task_sync::TaskMutex;
 
+/// Maximum number of connections of other hosts: one for each volume on standby there.
+const LINK_CONNECTIONS_MAX: usize = 4096;
 /// Capacity of a core's mailbox; further senders wait.
 const MAILBOX_CAPACITY: usize = 256;
 
@@ -110,7 +112,8 @@ impl DataCore {
                 let engine = Core::new(seam.clone(), spec.engine);
                 let nbd_server = nbd::Server::new(seam.clone(), engine.clone(), spec.nbd);
                 let link_exports = LinkExports::new(engine.clone());
-                let link_server = nbd::Server::new(seam.clone(), link_exports.clone(), nbd::Options::default());
+                let options = nbd::Options { connections_max: LINK_CONNECTIONS_MAX, ..nbd::Options::default() };
+                let link_server = nbd::Server::new(seam.clone(), link_exports.clone(), options);
                 let iscsi = spec.iscsi.map(|spec| create_server(&seam, spec));
                 let vhost_user = spec.vhost_user.map(|spec| VhostUser::new(&seam, spec));
                 let local = Rc::new(CoreLocal {

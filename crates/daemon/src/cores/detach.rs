@@ -63,6 +63,10 @@ impl Cores {
             {
                 return Err(DetachError::HasClients(failure));
             }
+            if keeps_clients && clients_of(&local, &volume) > local.nbd_server.clients_of(&volume) {
+                let text = format!("volume {volume} has clients of iSCSI or vhost-user, which cannot stay connected");
+                return Err(DetachError::HasClients(Failure::new(ErrorKind::Conflict, text)));
+            }
             let _closed = (!keeps_clients).then(|| local.nbd_server.close_export(&volume));
             let _closed_link = local.link_server.close_export(&volume);
             local.link_exports.remove(&volume);

@@ -18,14 +18,30 @@ use super::data_core::CoreLocal;
 use super::{Cores, core_ended};
 
 impl Cores {
-    /// Attaches a volume on standby, whose reads go to `target`.
-    pub async fn attach_standby(&self, core: usize, spec: VolumeSpec, target: NbdTarget) -> Result<(), Failure> {
-        let attach = async move |local: Rc<CoreLocal>| {
+    /// Opens the backing of a volume on standby; returns its key.
+    pub async fn open_standby(&self, core: usize, target: NbdTarget) -> Result<u64, Failure> {
+        let open = async move |local: Rc<CoreLocal>| {
             // The target is a tunnel of this process.
             let options = NbdOptions { refuses_own_exports: false, read_only: true, ..NbdOptions::default() };
             let opened = NbdDisk::open(&local.seam, target, options).await;
             let disk = opened.map_err(|error| Failure::new(ErrorKind::Unavailable, error.to_string()))?;
-            let volume = local.engine.attach(spec, Backing::nbd(disk)).map_err(|error| failure_of(&error))?;
+            Ok(local.add_opened(Backing::nbd(disk)))
+        };
+        self[core].call(open).await.map_err(core_ended)?
+    }
+
+    /// Closes a backing that is not used.
+    pub async fn close_standby(&self, core: usize, key: u64) {
+        let close = async move |local: Rc<CoreLocal>| drop(local.opened.borrow_mut().remove(&key));
+        // A core that has ended has closed it.
+        let (Ok(()) | Err(_)) = self[core].call(close).await;
+    }
+
+    /// Attaches a volume on standby.
+    pub async fn attach_standby(&self, core: usize, key: u64, spec: VolumeSpec) -> Result<(), Failure> {
+        let attach = async move |local: Rc<CoreLocal>| {
+            let backing = local.opened.borrow_mut().remove(&key).expect("it is open until it is attached");
+            let volume = local.engine.attach(spec, backing).map_err(|error| failure_of(&error))?;
             local.succeed(&volume);
             Ok(())
         };
@@ -44,11 +60,11 @@ impl Cores {
     }
 
     /// Waits until a client wants to change a volume on standby; false if the volume ends before.
-    pub async fn wait_for_change(&self, core: usize, name: &str) -> bool {
+    pub async fn wait_until_change_wanted(&self, core: usize, name: &str) -> bool {
         let name = name.to_owned();
         let wait = async move |local: Rc<CoreLocal>| match local.engine.find(&name) {
-            Some(volume) => volume.wait_for_change().await,
-            None => false,
+            Some(volume) if volume.spec().is_standby => volume.wait_until_change_wanted().await,
+            _ => false,
         };
         self[core].call(wait).await.unwrap_or(false)
     }
@@ -130,6 +146,14 @@ impl Exports<RealSeam> for LinkExports {
 }
 
 impl CoreLocal {
+    /// Keeps an open backing until it is attached; returns its key.
+    pub(super) fn add_opened(&self, backing: Backing<RealSeam>) -> u64 {
+        let key = self.next_backing_key.get();
+        self.next_backing_key.set(key + 1);
+        self.opened.borrow_mut().insert(key, backing);
+        key
+    }
+
     /// Keeps a detached volume until its successor is attached.
     pub(super) fn add_predecessor(&self, volume: Volume<RealSeam>) {
         let name = volume.name().to_owned();

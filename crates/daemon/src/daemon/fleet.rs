@@ -30,33 +30,39 @@ impl Daemon {
         to: Option<&str>,
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
+        let arrived = self.volumes.get(name)?;
+        if let Some(report) = arrived.standby() {
+            return self.request_release(name, report, to, progress).await;
+        }
         let _guard = self.volumes.wait_for_change(name).await?;
-        let known = self.volumes.get(name)?;
-        if let Some(report) = known.standby() {
-            return self.request_release(&known, report, to, progress).await;
+        if let Some(report) = self.volumes.get(name)?.standby() {
+            let text = format!("volume {name} has moved meanwhile: {}", standby_text(report));
+            return Err(Failure::new(ErrorKind::Conflict, text));
         }
         let image = self.release_volume(name, to, ConnectedClients::Disconnect, progress).await?;
-        let served_by = self.offer(&image.place(), to).await;
-        self.note_successor(name, served_by.as_deref());
+        let served_by = self.offer(&image, to).await;
+        self.note_next_owner(name, served_by.as_deref());
         self.show(name).await
     }
 
     /// Destages while clients are served, detaches the volume as a removal does, and releases its image for the host
-    /// `to`, or for any. On an error the volume is in service as before, unless its image is released.
+    /// `to`, or for any. On an error the volume is in service as before, unless its image is released. Returns the
+    /// image's identity.
     pub(super) async fn release_volume(
         &self,
         name: &str,
         to: Option<&str>,
         clients: ConnectedClients,
         progress: &ProgressSender,
-    ) -> Result<ImageSpec, Failure> {
+    ) -> Result<String, Failure> {
         let known = self.volumes.get(name)?;
         let (image, placement) = self.check_movable(&known, to).await?;
         // Most of the data is destaged while clients are served.
         self.flush(name, progress).await?;
         self.release_detached((&known, &placement), &image, &Release::new(to), clients, progress).await?;
-        log::info!(target: VOLUME, volume = name, "volume {name}: its image is released by command");
-        Ok(image)
+        let to = to.map_or("any host".to_owned(), |host| format!("host {host}"));
+        log::info!(target: VOLUME, volume = name, "volume {name}: its image is released for {to}");
+        Ok(placement.identity)
     }
 
     /// `fleet drain`: moves all volumes whose images other hosts can own.
@@ -78,6 +84,8 @@ impl Daemon {
             match (moved, standby) {
                 (Ok(_), Some(standby)) => messages.push(format!("volume {name} is served by host {}", standby.owner)),
                 (Ok(_), None) => messages.push(format!("volume {name} is released")),
+                // A client of another host has moved it meanwhile.
+                (Err(_), Some(standby)) => messages.push(format!("volume {name} is served by host {}", standby.owner)),
                 (Err(failure), _) => failures.push(format!("volume {name} stays here: {failure}")),
             }
         }
@@ -225,7 +233,7 @@ impl Daemon {
                 ..report
             },
             (None, Some(standby)) => {
-                let StandbyReport { owner, epoch, has_client, release, mark: _, claim: _ } = standby.clone();
+                let StandbyReport { image: _, owner, epoch, has_client, release, mark: _, claim: _ } = standby.clone();
                 let released_to = release.map(|release| release.host().unwrap_or("any").to_owned());
                 FleetReport { owner, ownership: epoch, owner_has_image_open: Some(has_client), released_to, ..report }
             }

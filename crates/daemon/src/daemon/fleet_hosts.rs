@@ -5,27 +5,30 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use control::{Actor, Handler, ProgressSender};
-use fleet_link::Tunnels;
+use fleet_link::{Peer, Tunnels};
 use messages::report::{FleetHostReport, FleetVolumeReport};
 use messages::{Answer, ErrorKind, Failure, Request};
-use rbd::{Claim, ImageSpec, StandbyReport};
+use rbd::{Claim, StandbyReport};
 
 use tokio::net::UnixStream;
 
 use super::super::cores::ConnectedClients;
 use super::super::volumes::KnownVolume;
 use super::Daemon;
-use config::BackingSpec;
 use logging::{self as log, FLEET, VOLUME};
 use state::Acceptance;
 
 /// Time for the answers of other hosts about their volumes.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for the owner to destage, and to release an image, for a client that waits here as long.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Pauses after a request for the ownership that has failed: the first, and the longest.
+const REQUEST_PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 /// Time for another host to serve a volume whose image was released. Its own polls find the release as well.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The requests that other hosts may make. They need no other right, since the image of a volume decides which host may
-/// serve it.
+/// The requests that other hosts may make: they can read each volume that this host owns, and stop it here by asking for
+/// its image.
 pub struct LinkHandler(pub Rc<Daemon>);
 
 impl Handler for LinkHandler {
@@ -39,6 +42,7 @@ impl Handler for LinkHandler {
         match request {
             Request::FleetHost {}
             | Request::FleetForward { .. }
+            | Request::FleetDestage { .. }
             | Request::FleetRelease { .. }
             | Request::FleetReleased { .. } => self.0.execute_for(&actor, request, &progress).await,
             _ => Err(Failure::new(ErrorKind::Invalid, "a host may not request this of another one")),
@@ -77,7 +81,7 @@ impl Daemon {
     pub(super) async fn host_reports(&self) -> Vec<FleetHostReport> {
         let request = Request::FleetHost {};
         let (own, others) = futures_util::join!(self.host_report(), self.fleet_link.ask_all(&request, REPORT_TIMEOUT));
-        let other = |(peer, answer): (fleet_link::Peer, Result<Answer, Failure>)| {
+        let other = |(peer, answer): (Peer, Result<Answer, Failure>)| {
             let error = match answer {
                 Ok(Answer::FleetHost(report)) if report.host == peer.host => return *report,
                 Ok(_) => format!("host {} has given another answer than that about its volumes", peer.host),
@@ -89,35 +93,41 @@ impl Daemon {
         std::iter::once(own).chain(others.into_iter().map(other)).collect()
     }
 
-    /// `fleet move` on a host on standby: asks the owner to release the image, and serves the volume if this host may
-    /// claim it.
+    /// `fleet move` on a host on standby: asks the owner to release the image for the host `to`, and serves the volume if
+    /// that is this host. Other changes of the volume do not wait for the owner.
     pub(super) async fn request_release(
         &self,
-        known: &KnownVolume,
+        name: &str,
         report: &StandbyReport,
         to: Option<&str>,
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
-        let (name, host) = (known.config.name.as_str(), self.settings.current().fleet.host.clone());
-        let BackingSpec::Rbd(image) = &known.config.backing else { return Err(Failure::no_volume(name)) };
-        let owner = report.owner.as_str();
-        if to == Some(owner) {
-            let text = format!("host {owner} owns the image of volume {name} already");
-            return Err(Failure::new(ErrorKind::Conflict, text));
+        let (host, owner) = (self.settings.current().fleet.host.clone(), report.owner.as_str());
+        let conflict = |text: String| Failure::new(ErrorKind::Conflict, text);
+        let Some(to) = to else {
+            let text = format!("host {owner} owns the image of volume {name}; name the host to move it to with --to");
+            return Err(conflict(text));
+        };
+        if to == owner {
+            return Err(conflict(format!("host {owner} owns the image of volume {name} already")));
         }
         let peer = self.fleet_link.peer(owner).map_err(|failure| Failure {
             message: format!("host {owner} owns the image of volume {name}: {}", failure.message),
             ..failure
         })?;
         let request = Request::FleetRelease {
-            image: image.place(),
+            image: report.image.clone(),
             ownership: report.epoch,
-            to: to.map(str::to_owned),
+            to: Some(to.to_owned()),
             keeps_clients: false,
         };
         self.fleet_link.ask(&peer, &request, progress).await?;
-        if to.is_none_or(|to| to == host) {
-            self.serve_released(known).await?;
+        if to == host {
+            let _guard = self.volumes.wait_for_change(name).await?;
+            let known = self.volumes.get(name)?;
+            if known.standby().is_some() {
+                self.serve_released(&known).await?;
+            }
         }
         self.show(name).await
     }
@@ -131,6 +141,10 @@ impl Daemon {
         clients: ConnectedClients,
         progress: &ProgressSender,
     ) -> Result<Answer, Failure> {
+        if let Some(to) = to.filter(|to| !self.fleet_link.peers().iter().any(|peer| peer.host == *to)) {
+            let text = format!("host {to} is not among the other hosts in [fleet] hosts of this host");
+            return Err(Failure::new(ErrorKind::Invalid, text));
+        }
         let (name, _) = self.owned_volume(image, ownership)?;
         let _guard = self.volumes.lock_for_change(&name)?;
         self.release_volume(&name, to, clients, progress).await?;
@@ -139,7 +153,7 @@ impl Daemon {
             Actor::Host(host) if to.is_none_or(|to| to == host) => Some(host.clone()),
             _ => self.offer(image, to).await,
         };
-        self.note_successor(&name, served_by.as_deref());
+        self.note_next_owner(&name, served_by.as_deref());
         Ok(Answer::Said(vec![format!("volume {name} is released")]))
     }
 
@@ -147,7 +161,7 @@ impl Daemon {
     pub(super) fn owned_volume(&self, image: &str, ownership: u64) -> Result<(String, usize), Failure> {
         let owned = |known: &KnownVolume| {
             let placement = known.placement().filter(|placement| placement.ownership == Some(ownership))?;
-            (place_of(known).as_deref() == Some(image)).then(|| (known.config.name.clone(), placement.core))
+            (placement.identity == image).then(|| (known.config.name.clone(), placement.core))
         };
         self.volumes.map(owned).into_iter().flatten().next().ok_or_else(|| {
             let text = format!("ownership {ownership} of image {image} is not that of this host, or has ended");
@@ -161,48 +175,85 @@ impl Daemon {
             return;
         }
         for known in self.volumes.on_standby() {
-            let (Some(report), Some(image)) = (known.standby().cloned(), place_of(&known)) else { continue };
-            let name = known.config.name.clone();
-            if report.release.is_some() || !self.forwarding.is_due(&name, &report) {
+            let Some(report) = known.standby().cloned() else { continue };
+            if report.release.is_some() || !self.forwarding.is_due(&known.config.name, &report) {
                 continue;
             }
             let Ok(peer) = self.fleet_link.peer(&report.owner) else { continue };
-            let daemon = Rc::clone(self);
-            self.volumes.spawn_change(&name.clone(), async move {
-                match daemon.forwarding.start(&known.config, &image, &report, peer).await {
-                    Ok(()) => drop(tokio::task::spawn_local(daemon.take_ownership_if_wanted(name))),
-                    Err(failure) => log::debug!(target: FLEET, volume = name, "volume {name}: {}", failure.message),
+            tokio::task::spawn_local(Rc::clone(self).forward(known, report, peer));
+        }
+    }
+
+    /// Forwards the reads of a volume on standby, and waits for a client that wants to change it.
+    async fn forward(self: Rc<Self>, known: KnownVolume, report: StandbyReport, peer: Peer) {
+        let name = known.config.name.clone();
+        let forward = match self.forwarding.connect(&known.config, &report, peer).await {
+            Ok(forward) => forward,
+            Err(failure) => {
+                return log::debug!(target: FLEET, volume = name, "volume {name}: {}", failure.message);
+            }
+        };
+        let number = {
+            let guard = self.volumes.lock_for_change(&name);
+            let is_owner = |known: KnownVolume| {
+                known.standby().is_some_and(|now| (&now.owner, now.epoch) == (&report.owner, report.epoch))
+            };
+            if guard.is_err() || self.stop.is_stopping() || !self.volumes.find(&name).is_some_and(is_owner) {
+                return self.forwarding.close(forward).await;
+            }
+            match self.forwarding.attach(&name, forward).await {
+                Ok(number) => number,
+                Err(failure) => {
+                    return log::warn!(target: FLEET, volume = name, "volume {name}: {}", failure.message);
                 }
-            });
+            }
+        };
+        self.request_ownership_if_wanted(&name, number).await;
+    }
+
+    /// Asks the owner of a volume on standby for its image each time a client wants to change the volume, until this
+    /// forwarding ends.
+    async fn request_ownership_if_wanted(&self, name: &str, number: u64) {
+        let (mut pause, mut reported) = (REQUEST_PAUSES.0, None);
+        while self.forwarding.wait_until_change_wanted(name, number).await {
+            let Err(failure) = self.request_ownership(name).await else { return };
+            if reported.as_ref() != Some(&failure.message) {
+                log::warn!(
+                    target: FLEET, volume = name,
+                    "volume {name}: a client wants to change it, but its owner has not handed it over: {}",
+                    failure.message
+                );
+                reported = Some(failure.message);
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(REQUEST_PAUSES.1);
         }
     }
 
-    /// Waits until a client wants to change a volume on standby, and takes the ownership over from its owner.
-    async fn take_ownership_if_wanted(self: Rc<Self>, name: String) {
-        if !self.forwarding.wait_for_change(&name).await {
-            return;
-        }
-        if let Err(failure) = self.take_ownership(&name).await {
-            log::warn!(
-                target: FLEET, volume = name,
-                "volume {name}: a client wants to change it, but its owner has not handed it over: {}",
-                failure.message
-            );
-        }
-    }
-
-    async fn take_ownership(&self, name: &str) -> Result<(), Failure> {
-        let _guard = self.volumes.wait_for_change(name).await?;
-        let known = self.volumes.get(name)?;
-        let (Some(report), Some(image)) = (known.standby(), place_of(&known)) else { return Ok(()) };
+    async fn request_ownership(&self, name: &str) -> Result<(), Failure> {
+        let stopping = || Failure::new(ErrorKind::Unavailable, "the daemon is stopping");
+        let moved = || Failure::new(ErrorKind::Conflict, "its owner has changed meanwhile");
+        let report = self.volumes.get(name)?.standby().cloned().ok_or_else(moved)?;
         let (peer, began_at) = (self.fleet_link.peer(&report.owner)?, Instant::now());
+        let (image, ownership) = (report.image.clone(), report.epoch);
+        // While the owner destages, it answers reads, and other changes of the volume here do not wait for it.
+        self.ask_in_time(&peer, Request::FleetDestage { image: image.clone(), ownership }).await?;
+        let _guard = self.volumes.wait_for_change(name).await?;
+        if self.stop.is_stopping() {
+            return Err(stopping());
+        }
+        let known = self.volumes.get(name)?;
+        if known.standby().is_none_or(|now| (&now.owner, now.epoch) != (&report.owner, ownership)) {
+            return Err(moved());
+        }
         // No read may wait for the owner while it gives the image up.
         self.forwarding.end(name).await?;
         let to = Some(self.settings.current().fleet.host.clone());
-        let request = Request::FleetRelease { image, ownership: report.epoch, to, keeps_clients: true };
-        // No client watches the progress.
-        let (progress, _) = ProgressSender::new();
-        self.fleet_link.ask(&peer, &request, &progress).await?;
+        let release = Request::FleetRelease { image, ownership, to, keeps_clients: true };
+        if let Err(failure) = self.ask_in_time(&peer, release).await {
+            self.forwarding.delay(name);
+            return Err(failure);
+        }
         self.serve_released(&known).await?;
         let (host, waited_ms) = (&peer.host, began_at.elapsed().as_millis());
         log::info!(
@@ -212,12 +263,26 @@ impl Daemon {
         Ok(())
     }
 
+    /// Sends a request for a client that waits, for as long as it waits. What the image says decides if there is no
+    /// answer.
+    async fn ask_in_time(&self, peer: &Peer, request: Request) -> Result<Answer, Failure> {
+        // No client watches the progress.
+        let (progress, _) = ProgressSender::new();
+        let asked = self.fleet_link.ask(peer, &request, &progress);
+        tokio::time::timeout(ANSWER_TIMEOUT, asked).await.unwrap_or_else(|_| {
+            let text = format!("host {} has not answered within {} s", peer.host, ANSWER_TIMEOUT.as_secs());
+            Err(Failure::new(ErrorKind::Unavailable, text))
+        })
+    }
+
     /// Serves the volume on this image, which its owner says that it has released.
     pub(super) async fn claim_released(&self, image: &str) -> Result<Answer, Failure> {
-        let of_image =
-            |known: &KnownVolume| (place_of(known).as_deref() == Some(image)).then(|| known.config.name.clone());
+        let of_image = |known: &KnownVolume| {
+            let standby = known.standby().filter(|standby| standby.image == image);
+            standby.map(|_| known.config.name.clone())
+        };
         let name = self.volumes.map(of_image).into_iter().flatten().next().ok_or_else(|| {
-            Failure::new(ErrorKind::NotFound, format!("no volume of this host lies on image {image}"))
+            Failure::new(ErrorKind::NotFound, format!("no volume on standby here lies on image {image}"))
         })?;
         let _guard = self.volumes.wait_for_change(&name).await?;
         let known = self.volumes.get(&name)?;
@@ -246,7 +311,7 @@ impl Daemon {
     }
 
     /// Notes the host that serves a volume which this host has released, until this host's next look at its image.
-    pub(super) fn note_successor(&self, name: &str, host: Option<&str>) {
+    pub(super) fn note_next_owner(&self, name: &str, host: Option<&str>) {
         let standby = self.volumes.find(name).and_then(|known| known.standby().cloned());
         if let (Some(host), Some(standby)) = (host, standby) {
             let owner = host.to_owned();
@@ -275,13 +340,5 @@ impl Daemon {
                 Err(failure)
             }
         }
-    }
-}
-
-/// The image of a volume in its cluster.
-fn place_of(known: &KnownVolume) -> Option<String> {
-    match &known.config.backing {
-        BackingSpec::Rbd(image) => Some(ImageSpec::place(image)),
-        _ => None,
     }
 }

@@ -141,7 +141,7 @@ impl Daemon {
         let memory = Rc::new(PersistedMemory::new(memory, cores.clone(), records.clone()));
         let units = Rc::new(Units::new(settings.clone(), records.clone(), cores.clone()));
         let fleet_link = Rc::new(FleetLink::new(settings.clone()));
-        let forwarding = Rc::new(Forwarding::new(cores.clone(), fleet_link.clone(), &records.directory()));
+        let forwarding = Rc::new(Forwarding::new(cores.clone(), records.clone(), fleet_link.clone()));
         let attachments = Attachments::new(
             settings.clone(),
             records.clone(),
@@ -337,6 +337,10 @@ impl Daemon {
             Request::FleetHost {} => Ok(Answer::FleetHost(Box::new(self.host_report().await))),
             Request::FleetForward { image, ownership } => {
                 self.owned_volume(&image, ownership).map(|(name, _)| Answer::Said(vec![name]))
+            }
+            Request::FleetDestage { image, ownership } => {
+                let (name, _) = self.owned_volume(&image, ownership)?;
+                self.flush(&name, progress).await
             }
             Request::FleetRelease { image, ownership, to, keeps_clients } => {
                 let clients = if keeps_clients { ConnectedClients::Keep } else { ConnectedClients::Disconnect };

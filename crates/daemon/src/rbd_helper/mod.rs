@@ -236,6 +236,13 @@ impl Drop for AnswerWait {
 }
 
 impl DedicatedServer for RbdHelper {
+    fn end(&self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        if !self.shared.held.load(Ordering::SeqCst) {
+            self.shared.close(std::net::Shutdown::Both);
+        }
+    }
+
     fn identity(&self) -> String {
         self.shared.ownership.get().map(|ownership| ownership.image.identity.clone()).unwrap_or_default()
     }
@@ -271,10 +278,7 @@ impl DedicatedServer for RbdHelper {
 
 impl Drop for RbdHelper {
     fn drop(&mut self) {
-        self.shared.closing.store(true, Ordering::SeqCst);
-        if !self.shared.held.load(Ordering::SeqCst) {
-            self.shared.close(std::net::Shutdown::Both);
-        }
+        self.end();
     }
 }
 

@@ -120,12 +120,12 @@ mod tests {
         let notes = StandbyNotes::default();
         let failure = Failure { refusal: Some(STANDBY.to_owned()), ..Failure::new(ErrorKind::Conflict, "x") };
         assert!(matches!(notes.status_of("v", failure.clone()), VolumeStatus::Refused(_)));
-        let report = StandbyReport::parse("3 true - - alpha -").expect("a report");
+        let report = StandbyReport::parse("3 true - - image alpha -").expect("a report");
         notes.owners.borrow_mut().insert("v".to_owned(), report.clone());
         let VolumeStatus::Standby(_, known) = notes.status_of("v", failure) else { panic!("its owner is known") };
         assert_eq!(*known, report);
         assert_eq!(standby_text(&report), "host alpha owns its image");
-        let released = StandbyReport::parse("3 true to:beta - alpha -").expect("a report");
+        let released = StandbyReport::parse("3 true to:beta - image alpha -").expect("a report");
         assert_eq!(standby_text(&released), "host alpha has released its image for host beta");
     }
 }

@@ -35,12 +35,10 @@ use gate::Gate;
 use heat::{Heat, HeatStats};
 use limit::LimitQueue;
 use range_lock::RangeLocks;
-use succession::Succession;
+use succession::{ClientState, Succession};
 use tap::{Tap, TappedBatch};
 use task_sync::within;
 
-/// Longest prefetch of one request, in bytes; the rest is left out.
-const PREFETCH_BYTES_MAX: u64 = 32 << 20;
 /// Pause between two checks of a backing whose ownership is unproven.
 const OWNERSHIP_CHECK_PAUSE: Nanos = Nanos::from_millis(20);
 /// Time for requests in progress to end before a stop leaves the dirty data in the log without waiting for them.
@@ -71,11 +69,11 @@ struct Inner<S: Seam> {
 ///
 /// Offsets and lengths are in bytes and multiples of 512; the `_bytes` calls accept any. The `try_` calls never wait:
 /// they do the whole request and return true, or do nothing and return false.
-pub struct Volume<S: Seam>(Rc<Inner<S>>);
+pub struct Volume<S: Seam>(Rc<Inner<S>>, ClientState);
 
 impl<S: Seam> Clone for Volume<S> {
     fn clone(&self) -> Self {
-        Volume(Rc::clone(&self.0))
+        Volume(Rc::clone(&self.0), self.1.clone())
     }
 }
 
@@ -141,7 +139,7 @@ impl<S: Seam> Volume<S> {
         let (gate, locks, tap, qos) = (Gate::default(), RangeLocks::default(), Tap::default(), Cell::new(spec.qos));
         let succession = Succession::default();
         let inner = Inner { spec, shard, limit_queue, qos, gate, succession, locks, tap, heat, attached_at };
-        let volume = Volume(Rc::new(inner));
+        let volume = Volume(Rc::new(inner), ClientState::default());
         volume.set_datastore(&volume.spec().datastore);
         volume
     }

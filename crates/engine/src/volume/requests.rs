@@ -3,12 +3,15 @@
 use seam::{AllocationExtent, BLOCK_BYTES, Piece, Seam};
 
 use super::succession::{Access, Route};
-use super::{Inner, PREFETCH_BYTES_MAX, Volume};
+use super::{Inner, Volume};
 use crate::backing::Cause;
 use crate::policy::InsertKind;
 use crate::shard::blocks_of;
 use crate::telemetry::{LatencyTrace, OpKind, Step};
 use crate::{ByteOffset, RequestError, WriteFlags, WriteSource, ZeroFlags};
+
+/// Longest prefetch of one request, in bytes; the rest is left out.
+const PREFETCH_BYTES_MAX: u64 = 32 << 20;
 
 impl<S: Seam> Volume<S> {
     /// Reads `len_bytes` bytes from `at` on if all are in memory: appends them to `out` and returns true. Otherwise it
@@ -89,7 +92,12 @@ impl<S: Seam> Volume<S> {
         let Inner { spec, locks, shard, .. } = &*self.current().0;
         let is_allowed =
             !spec.is_standby && self.current().is_free() && self.current().check_write(at, len_bytes as u64).is_ok();
-        is_allowed && locks.is_free(&at.run(len_bytes as u64)) && shard.try_write(at, len_bytes, source)
+        let is_written =
+            is_allowed && locks.is_free(&at.run(len_bytes as u64)) && shard.try_write(at, len_bytes, source);
+        if is_written {
+            self.1.record_change();
+        }
+        is_written
     }
 
     /// Writes `len_bytes` bytes at `at`.

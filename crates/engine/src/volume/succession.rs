@@ -4,6 +4,7 @@
 //! A front end holds a handle to the volume that its client has connected to, and a request goes to the last successor.
 
 use std::cell::{Cell, OnceCell};
+use std::rc::Rc;
 
 use seam::{Nanos, Seam};
 use task_sync::within;
@@ -12,7 +13,7 @@ use super::Volume;
 use crate::RequestError;
 use crate::wait::Signal;
 
-/// Time for which the change of a client waits for the ownership of its volume.
+/// Time for which a request waits for the successor of its volume, and a change for the ownership.
 const OWNERSHIP_TIMEOUT: Nanos = Nanos::from_secs(20);
 
 /// A volume's successor, and the requests that wait for it.
@@ -36,6 +37,20 @@ impl<S: Seam> Default for Succession<S> {
             is_change_wanted: Cell::default(),
             changed: Signal::default(),
         }
+    }
+}
+
+/// State of the client of a handle; clones of the handle share it.
+#[derive(Clone, Default)]
+pub struct ClientState {
+    /// The client has changed the volume.
+    has_changed: Rc<Cell<bool>>,
+}
+
+impl ClientState {
+    /// Records that the client changes the volume.
+    pub fn record_change(&self) {
+        self.has_changed.set(true);
     }
 }
 
@@ -70,13 +85,19 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Waits until a client wants to change a volume on standby; false if the volume ends before.
-    pub async fn wait_for_change(&self) -> bool {
+    pub async fn wait_until_change_wanted(&self) -> bool {
         let succession = &self.0.succession;
+        succession.is_change_wanted.set(false);
         let wanted = || match succession.is_change_wanted.get() {
             true => Some(true),
             false => succession.is_expected.get().then_some(false),
         };
         succession.changed.wait_for(wanted).await
+    }
+
+    /// A handle for a client that connects now.
+    pub fn for_client(&self) -> Volume<S> {
+        Volume(self.0.clone(), ClientState::default())
     }
 
     /// The volume that serves this handle's requests now.
@@ -92,6 +113,7 @@ impl<S: Seam> Volume<S> {
 /// The way of a request: to the present volume, and again to its successor if it is not served any more.
 pub struct Route<'a, S: Seam> {
     volume: &'a Volume<S>,
+    client: &'a ClientState,
     access: Access,
     /// A former volume on the way was that of the owner.
     was_owner: bool,
@@ -104,7 +126,7 @@ pub struct Route<'a, S: Seam> {
 impl<'a, S: Seam> Route<'a, S> {
     /// The way of a request of this kind, by the client's handle.
     pub fn new(volume: &'a Volume<S>, access: Access) -> Self {
-        Route { volume, access, was_owner: false, deadline: None, is_refused: false }
+        Route { volume, client: &volume.1, access, was_owner: false, deadline: None, is_refused: false }
     }
 
     /// The volume that serves the request now. A change of a volume on standby waits for the ownership.
@@ -113,6 +135,9 @@ impl<'a, S: Seam> Route<'a, S> {
         if self.is_refused || self.is_change_on_standby() {
             // Boxed: this is rare, and would make the future of every request longer.
             Box::pin(self.wait()).await?;
+        }
+        if self.access == Access::Change {
+            self.client.record_change();
         }
         Ok(self.volume)
     }
@@ -146,8 +171,8 @@ impl<'a, S: Seam> Route<'a, S> {
             if is_change && succession.is_cancelled.get() {
                 return Err(RequestError::ShuttingDown);
             }
-            if is_change && self.was_owner {
-                // The volume has moved to a client of another host, and moves back for a new client alone.
+            if is_change && self.was_owner && self.client.has_changed.get() {
+                // The volume has moved away from this client, to one of another host.
                 return Err(RequestError::MovedAway);
             }
             if !is_change && !self.is_refused {

@@ -377,6 +377,10 @@ impl Drop for Dedicated {
 }
 
 impl DedicatedServer for Dedicated {
+    fn end(&self) {
+        self.1.set(true);
+    }
+
     fn identity(&self) -> String {
         "image 7".to_owned()
     }

@@ -4,21 +4,25 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use engine::{AnyDisk, RequestError, Volume, WritePolicy};
+use engine::{AnyDisk, RequestError, Volume, VolumeSpec, WritePolicy};
 use lab::fixture::{Fixture, durable_tags, out_of_order_disk, read, write};
-use seam::sim::{Fault, Ops, Rule, SimSeam, When};
+use seam::sim::{Fault, Ops, Rule, SimDisk, SimSeam, When};
 use seam::{Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
 
 /// Attaches the disk as a volume on standby: here its backing is the disk itself instead of the owner's host.
-fn attach_standby(fixture: &Fixture, name: &str) -> Volume<SimSeam> {
-    let disk = AnyDisk::Plain(fixture.open("disk"));
-    let standby = fixture.attach_disk(name, disk, |spec| {
+fn attach_standby(fixture: &Fixture, name: &str, disk: &SimDisk) -> Volume<SimSeam> {
+    let standby = fixture.attach_disk(name, AnyDisk::Plain(disk.clone()), |spec| {
         (spec.is_standby, spec.policy) = (true, WritePolicy::None);
         spec.volume_id.0 += 1;
     });
     standby.expect("the name is free")
+}
+
+/// Attaches the disk as a volume of its owner.
+fn attach_owner(fixture: &Fixture, name: &str, disk: &SimDisk, edit: impl FnOnce(&mut VolumeSpec)) -> Volume<SimSeam> {
+    fixture.attach_disk(name, AnyDisk::Plain(disk.clone()), edit).expect("the name is free")
 }
 
 /// Starts a write; the cell gets its result.
@@ -35,8 +39,9 @@ fn start_write(fixture: &Fixture, volume: &Volume<SimSeam>, tag: u64) -> Rc<RefC
 #[test]
 fn requests_of_connected_clients_wait_for_the_successor() {
     let fixture = Fixture::with_memory(1, 16 * MIB);
-    let disk = fixture.add_disk("disk", out_of_order_disk(4 * MIB));
-    let volume = fixture.attach("disk", |_| ()).unwrap();
+    let control = fixture.add_disk("disk", out_of_order_disk(4 * MIB));
+    let disk = fixture.open("disk");
+    let volume = attach_owner(&fixture, "disk", &disk, |_| ());
     let (stop, written) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
     let (client, seam, stopped, count) = (volume.clone(), fixture.seam.clone(), Rc::clone(&stop), Rc::clone(&written));
     fixture.seam.spawn(async move {
@@ -56,7 +61,7 @@ fn requests_of_connected_clients_wait_for_the_successor() {
         let before = written.get();
         fixture.world.run_for(Nanos::from_millis(20)).unwrap();
         assert!(written.get() <= before + 1, "no volume serves the client");
-        let successor = fixture.attach("disk", |_| ()).unwrap();
+        let successor = attach_owner(&fixture, "disk", &disk, |_| ());
         predecessor.set_successor(successor);
         fixture.world.run_for(Nanos::from_millis(20)).unwrap();
         assert!(written.get() > before + 1, "the successor serves the client");
@@ -65,20 +70,21 @@ fn requests_of_connected_clients_wait_for_the_successor() {
     fixture.world.run_for(Nanos::from_secs(1)).unwrap();
     fixture.world.block_on(fixture.core.detach("disk")).unwrap();
     let last = written.get();
-    assert_eq!(durable_tags(&disk, last % 64 * 8, 8), [last; 8]);
+    assert_eq!(durable_tags(&control, last % 64 * 8, 8), [last; 8]);
 }
 
 #[test]
 fn change_on_standby_waits_for_the_ownership() {
     let fixture = Fixture::with_memory(1, 16 * MIB);
-    let disk = fixture.add_disk("disk", out_of_order_disk(4 * MIB));
-    let owner = fixture.attach("disk", |spec| spec.policy = WritePolicy::WriteThrough).unwrap();
+    let control = fixture.add_disk("disk", out_of_order_disk(4 * MIB));
+    let disk = fixture.open("disk");
+    let owner = attach_owner(&fixture, "disk", &disk, |spec| spec.policy = WritePolicy::WriteThrough);
     fixture.world.block_on(write(&owner, 0, 8, 7)).unwrap();
-    let standby = attach_standby(&fixture, "standby");
+    let standby = attach_standby(&fixture, "standby", &disk);
     assert_eq!(fixture.world.block_on(read(&standby, 0, 8)).unwrap(), [7; 8]);
-    let before = disk.counts();
+    let before = control.counts();
     fixture.world.block_on(standby.flush()).unwrap();
-    assert_eq!(disk.counts().flushes, before.flushes, "a flush has nothing to do");
+    assert_eq!(control.counts().flushes, before.flushes, "a flush has nothing to do");
     let wanted = Rc::new(Cell::new(false));
     let (watched, seen) = (standby.clone(), Rc::clone(&wanted));
     fixture.seam.spawn(async move {
@@ -90,29 +96,29 @@ fn change_on_standby_waits_for_the_ownership() {
     let result = start_write(&fixture, &standby, 8);
     fixture.world.run_for(Nanos::from_millis(10)).unwrap();
     assert!(wanted.get() && result.borrow().is_none());
-    assert_eq!(disk.counts().writes, before.writes, "nothing is written before the ownership");
+    assert_eq!(control.counts().writes, before.writes, "nothing is written before the ownership");
     // The handover fails once: another standby takes the place, and the write still waits.
     let predecessor = fixture.world.block_on(fixture.core.end_standby("standby")).expect("it is on standby");
-    let again = attach_standby(&fixture, "standby");
+    let again = attach_standby(&fixture, "standby", &disk);
     predecessor.set_successor(again);
     fixture.world.run_for(Nanos::from_millis(10)).unwrap();
     assert!(result.borrow().is_none());
     fixture.world.block_on(fixture.core.detach("disk")).unwrap();
     let predecessor = fixture.world.block_on(fixture.core.end_standby("standby")).expect("it is on standby");
-    let disk_of_owner = AnyDisk::Plain(fixture.open("disk"));
-    predecessor.set_successor(fixture.attach_disk("standby", disk_of_owner, |_| ()).unwrap());
+    predecessor.set_successor(attach_owner(&fixture, "standby", &disk, |_| ()));
     fixture.world.run_for(Nanos::from_millis(10)).unwrap();
     assert_eq!(*result.borrow(), Some(Ok(())));
     assert_eq!(fixture.world.block_on(read(&standby, 0, 8)).unwrap(), [8; 8]);
     fixture.world.block_on(standby.flush()).unwrap();
-    assert_eq!(durable_tags(&disk, 0, 8), [8; 8]);
+    assert_eq!(durable_tags(&control, 0, 8), [8; 8]);
 }
 
 #[test]
 fn change_on_standby_fails_if_the_ownership_does_not_come() {
     let fixture = Fixture::with_memory(1, 16 * MIB);
     fixture.add_disk("disk", out_of_order_disk(4 * MIB));
-    let standby = attach_standby(&fixture, "standby");
+    let disk = fixture.open("disk");
+    let standby = attach_standby(&fixture, "standby", &disk);
     let result = start_write(&fixture, &standby, 8);
     fixture.world.run_for(Nanos::from_secs(19)).unwrap();
     assert!(result.borrow().is_none());
@@ -130,16 +136,17 @@ fn change_on_standby_fails_if_the_ownership_does_not_come() {
 #[test]
 fn client_whose_volume_moved_away_reads_and_changes_nothing() {
     let fixture = Fixture::with_memory(1, 16 * MIB);
-    let disk = fixture.add_disk("disk", out_of_order_disk(4 * MIB));
-    let client = fixture.attach("disk", |_| ()).unwrap();
+    let control = fixture.add_disk("disk", out_of_order_disk(4 * MIB));
+    let disk = fixture.open("disk");
+    let client = attach_owner(&fixture, "disk", &disk, |_| ());
     fixture.world.block_on(write(&client, 0, 8, 7)).unwrap();
     let predecessor = fixture.world.block_on(fixture.core.detach_for_successor("disk")).unwrap();
-    predecessor.set_successor(attach_standby(&fixture, "disk"));
+    predecessor.set_successor(attach_standby(&fixture, "disk", &disk));
     assert_eq!(fixture.world.block_on(read(&client, 0, 8)).unwrap(), [7; 8]);
     fixture.world.block_on(client.flush()).unwrap();
-    let writes = disk.counts().writes;
+    let writes = control.counts().writes;
     assert_eq!(fixture.world.block_on(write(&client, 0, 8, 9)), Err(RequestError::MovedAway));
-    assert_eq!(disk.counts().writes, writes);
+    assert_eq!(control.counts().writes, writes);
     // A client that connects now asks for the ownership.
     let later = fixture.core.find("disk").expect("it is on standby");
     let result = start_write(&fixture, &later, 9);
@@ -147,7 +154,7 @@ fn client_whose_volume_moved_away_reads_and_changes_nothing() {
     fixture.world.block_on(later.wait_for_change());
     assert!(result.borrow().is_none());
     let predecessor = fixture.world.block_on(fixture.core.end_standby("disk")).expect("it is on standby");
-    predecessor.set_successor(fixture.attach("disk", |_| ()).unwrap());
+    predecessor.set_successor(attach_owner(&fixture, "disk", &disk, |_| ()));
     fixture.world.run_for(Nanos::from_millis(10)).unwrap();
     assert_eq!(*result.borrow(), Some(Ok(())));
     assert_eq!(fixture.world.block_on(read(&client, 0, 8)).unwrap(), [9; 8], "both clients see one content");
@@ -156,14 +163,15 @@ fn client_whose_volume_moved_away_reads_and_changes_nothing() {
 #[test]
 fn volume_that_cannot_be_detached_goes_on_for_its_clients() {
     let fixture = Fixture::with_memory(1, 16 * MIB);
-    let disk = fixture.add_disk("disk", out_of_order_disk(4 * MIB));
-    let volume = fixture.attach("disk", |_| ()).unwrap();
+    let control = fixture.add_disk("disk", out_of_order_disk(4 * MIB));
+    let disk = fixture.open("disk");
+    let volume = attach_owner(&fixture, "disk", &disk, |_| ());
     fixture.world.block_on(write(&volume, 0, 8, 7)).unwrap();
-    disk.add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Nth(0)));
+    control.add_fault(Rule::new(Fault::Error, Ops::FLUSH, When::Nth(0)));
     assert!(fixture.world.block_on(fixture.core.detach_for_successor("disk")).is_err());
     fixture.world.block_on(write(&volume, 0, 8, 8)).unwrap();
     fixture.world.block_on(fixture.core.detach_for_successor("disk")).unwrap();
-    assert_eq!(durable_tags(&disk, 0, 8), [8; 8]);
+    assert_eq!(durable_tags(&control, 0, 8), [8; 8]);
     let result = start_write(&fixture, &volume, 9);
     fixture.world.run_for(Nanos::from_millis(10)).unwrap();
     assert!(result.borrow().is_none());
