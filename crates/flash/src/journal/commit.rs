@@ -279,7 +279,7 @@ pub(super) async fn write<S: Seam>(
     };
     let count = block_count_for(records.len());
     if head.block_index as usize + count > half_blocks as usize {
-        return Err(StoreError::Failed("the map journal is too small for its checkpoint".to_owned()));
+        return Err(StoreError::JournalTooSmall);
     }
     let mut devices: Vec<Device<S>> = devices.to_vec();
     let mut remaining = count;
@@ -326,7 +326,7 @@ pub(super) async fn write<S: Seam>(
         devices.retain(|device| !failures.iter().any(|(member, _)| *member == device.member));
         remove_failed_members(inner, failures).await?;
         if devices.is_empty() {
-            return Err(StoreError::Failed("no device with the map journal is left in service".to_owned()));
+            return Err(StoreError::JournalLost);
         }
     }
     Ok(head)
