@@ -111,7 +111,7 @@ impl<S: Seam> Shard<S> {
                 state.log_tracker.next_spilled_run(BlockNo::ZERO, self.run_boundary_blocks(), count, is_unguarded);
             let run = run.filter(|_| state.not_clean_blocks() == 0)?;
             let buffers: Vec<_> = BlockNo::each(&run).map_while(|_| memory.alloc()).collect();
-            Some((run.start.run(buffers.len() as u64), buffers)).filter(|(run, _)| !run.is_empty())
+            Some((run.start.range_of_len(buffers.len() as u64), buffers)).filter(|(run, _)| !run.is_empty())
         });
         if let Some((run, buffers)) = reload {
             // If the reload fails, the volume still has no evidence.

@@ -503,7 +503,7 @@ impl<S: Seam> Shard<S> {
         if buffers.is_empty() {
             return ReloadChoice::Later;
         }
-        let run = run.start.run(buffers.len() as u64);
+        let run = run.start.range_of_len(buffers.len() as u64);
         state.reloading_blocks += buffers.len() as u64;
         state.last_reload = run.clone();
         ReloadChoice::Reload(Job::Reload(run, buffers))

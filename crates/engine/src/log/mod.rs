@@ -55,7 +55,7 @@ enum DurableScope {
 
 /// The blocks of a record, and their content.
 fn blocks_and_content_of<S: Seam>(record: &Record<S>) -> (Range<BlockNo>, RecordContent) {
-    let run = |blocks: u32| record.address.block.run(u64::from(blocks));
+    let run = |blocks: u32| record.address.block.range_of_len(u64::from(blocks));
     match record.content {
         Content::Data(_) => (run(1), RecordContent::Data),
         Content::Zero { blocks, may_unmap } => (run(blocks), RecordContent::Zeroes { may_unmap }),
@@ -319,7 +319,7 @@ impl<S: Seam> Shard<S> {
                 ChunkPlan::Fill(_) | ChunkPlan::ThroughBacking => {
                     self.destage_blocks(blocks).await?;
                     let runs = blocks.chunk_by(|block, next| block.next() == *next);
-                    return self.append_tombstones(runs.map(|run| run[0].run(run.len() as u64))).await;
+                    return self.append_tombstones(runs.map(|run| run[0].range_of_len(run.len() as u64))).await;
                 }
             };
             let contents: Vec<(Range<BlockNo>, RecordContent)> = records.iter().map(blocks_and_content_of).collect();

@@ -332,7 +332,9 @@ impl<S: Seam> Volume<S> {
     /// [`Volume::write`].
     pub fn try_write(&self, at: ByteOffset, len_bytes: usize, source: &mut impl WriteSource<S>) -> bool {
         let is_allowed = self.is_free() && self.check_write(at, len_bytes as u64).is_ok();
-        is_allowed && self.0.locks.is_free(&at.run(len_bytes as u64)) && self.0.shard.try_write(at, len_bytes, source)
+        is_allowed
+            && self.0.locks.is_free(&at.range_of_len(len_bytes as u64))
+            && self.0.shard.try_write(at, len_bytes, source)
     }
 
     /// Writes `len_bytes` bytes at `at`.
@@ -347,7 +349,7 @@ impl<S: Seam> Volume<S> {
         self.wait_for_limit(len_bytes as u64, &trace).await;
         let _inside = self.enter().await?;
         self.check_write(at, len_bytes as u64)?;
-        let _range_lock = self.0.locks.lock_shared(at.run(len_bytes as u64)).await;
+        let _range_lock = self.0.locks.lock_shared(at.range_of_len(len_bytes as u64)).await;
         trace.record(Step::Gate, self.now());
         let result = self.0.shard.write(at, len_bytes, flags, source, &trace).await;
         self.0.shard.slow_requests.record(&trace, OpKind::Write, at, len_bytes as u64, self.now());
@@ -373,7 +375,7 @@ impl<S: Seam> Volume<S> {
         self.wait_for_limit(0, &LatencyTrace::new(self.now())).await;
         let _inside = self.enter().await?;
         self.check_write(at, len_bytes)?;
-        let _range_lock = self.0.locks.lock_shared(at.run(len_bytes)).await;
+        let _range_lock = self.0.locks.lock_shared(at.range_of_len(len_bytes)).await;
         let result = self.0.shard.zero(at, len_bytes, flags).await;
         self.count_error(result)
     }

@@ -28,7 +28,7 @@ pub struct Region {
 impl Region {
     /// The blocks of the region.
     pub fn blocks(self) -> Range<BlockNo> {
-        BlockNo(self.index * REGION_BLOCKS).run(REGION_BLOCKS)
+        BlockNo(self.index * REGION_BLOCKS).range_of_len(REGION_BLOCKS)
     }
 
     /// All regions that a volume may have.
