@@ -33,7 +33,7 @@ use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 use crate::backing::{AnyDisk, Cause, Datastore, Dispatch, IoSlot, Priority};
 use crate::flash_tier::FlashTier;
 use crate::memory::{BlockNo, MemoryCache, Sectors};
-use crate::policy::curve::Curves;
+use crate::policy::curve::VolumeCurves;
 use crate::spec::Sabotage;
 use crate::stats::Counters;
 use crate::telemetry::SlowRequests;
@@ -98,7 +98,7 @@ pub struct Shard<S: Seam> {
     /// Counters.
     pub counters: Counters,
     /// Miss-ratio curves.
-    pub curves: RefCell<Curves>,
+    pub curves: RefCell<VolumeCurves>,
     /// The memory quota.
     pub memory_quota: Cell<MemoryQuota>,
     /// The flash tier: its clean pages on flash.
