@@ -154,7 +154,7 @@ impl<S: Seam> Shard<S> {
             return memory;
         }
         let memory_pressure = memory.saturating_sub(LOGGED_PRESSURE_PERCENT) * 100 / (100 - LOGGED_PRESSURE_PERCENT);
-        memory_pressure.max(self.core.log_pressure_percent()).max(self.core.log_lateness_percent())
+        memory_pressure.max(self.core.log_pressure_percent()).max(self.core.log_age_pressure_percent())
     }
 
     /// True if dirty data in memory counts as pressure although there is a flash log.
