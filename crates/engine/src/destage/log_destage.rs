@@ -160,7 +160,7 @@ impl<S: Seam> Shard<S> {
         let is_wide_enough = blocks.len() >= FEW_BLOCKS_MAX;
         destage.widening_log2.set(if is_wide_enough { 0 } else { (destage.widening_log2.get() + 1).min(u32::BITS) });
         if blocks.is_empty() && !has_more {
-            self.state.borrow_mut().limit_spilled_age(opened_before);
+            self.state.borrow_mut().raise_spilled_since(opened_before);
         }
         let batch_blocks_max = (self.not_clean_limit_blocks() / BATCH_MEMORY_DIVISOR).max(1) as usize;
         for batch in blocks.chunks(BATCH_BLOCKS_MAX.min(batch_blocks_max)) {
