@@ -122,7 +122,7 @@ number! {
 successor!(Sequence);
 
 number! {
-    /// The sequence number of a map journal commit: +1 with every commit, over all openings.
+    /// The sequence number of a map journal commit: +1 with every commit that is written, over all openings.
     CommitNo
 }
 successor!(CommitNo);

@@ -355,7 +355,7 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
     state.journal.head = half.head;
     state.journal.last_durable_commit = half.last_commit;
     let log = inner.log_devices();
-    state.journal.mirror_members =
+    state.journal.journal_members =
         if half.is_mirrored { log.iter().map(|device| device.member).collect() } else { Vec::new() };
     // A mirror that lacks blocks gets the whole map by a checkpoint. Until then no commit is written to this half.
     state.journal.is_checkpoint_requested = !half.is_mirrored;
@@ -401,7 +401,7 @@ pub fn start_empty_map<S: Seam>(inner: &Inner<S>, durable: CommitNo) {
     }
     state.clear_map();
     let journal = &mut state.journal;
-    journal.mirror_members.clear();
+    journal.journal_members.clear();
     journal.checkpoint = None;
     journal.last_durable_commit = journal.last_durable_commit.max(durable);
     journal.head.block_index = journal.half_blocks;
