@@ -63,9 +63,10 @@ impl<S: Seam> Shard<S> {
             && self.core.log().is_some_and(|log| log.copies() > 0)
     }
 
-    /// True if dirty data stays in the log for now. `not_clean_blocks`: blocks in memory that are not clean.
-    pub fn defers_destage(&self, not_clean_blocks: u64) -> bool {
-        self.has_log_room() && !self.has_memory_pressure(not_clean_blocks)
+    /// True if dirty data stays in the log for now. `not_clean_units`: zero-ranges, and blocks in memory that are
+    /// not clean.
+    pub fn defers_destage(&self, not_clean_units: u64) -> bool {
+        self.has_log_room() && !self.has_memory_pressure(not_clean_units)
     }
 
     /// Age at which logged data is destaged.
@@ -135,7 +136,7 @@ impl<S: Seam> Shard<S> {
 
     /// True if memory has room for a batch, or the round ends early.
     fn may_begin_batch(&self) -> bool {
-        !self.slows_writers(self.state.borrow().not_clean_blocks()) || !self.may_continue_round()
+        !self.slows_writers(self.state.borrow().not_clean_units()) || !self.may_continue_round()
     }
 
     /// Destages the blocks of the oldest segments, in address order. Returns `None` if the round ended early.

@@ -298,7 +298,7 @@ impl<S: Seam> Shard<S> {
     fn must_log_all(&self) -> bool {
         let state = self.state.borrow();
         self.flush_batcher.is_run_awaited()
-            || self.has_memory_pressure(state.not_clean_blocks())
+            || self.has_memory_pressure(state.not_clean_units())
             || state.log_tracker.has_many_changes()
     }
 

@@ -305,10 +305,10 @@ impl<S: Seam> CoreState<S> {
         self.shards.borrow().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Number of blocks of all shards that are not clean.
-    pub fn not_clean_blocks(&self) -> u64 {
+    /// Number of zero-ranges of all shards, and of blocks that are not clean.
+    pub fn not_clean_units(&self) -> u64 {
         let shards = self.shards.borrow();
-        shards.values().filter_map(Weak::upgrade).map(|shard| shard.state.borrow().not_clean_blocks()).sum()
+        shards.values().filter_map(Weak::upgrade).map(|shard| shard.state.borrow().not_clean_units()).sum()
     }
 
     /// Evicts clean blocks until `count` buffers are free, if there are as many.

@@ -215,13 +215,13 @@ impl<S: Seam> Shard<S> {
         self.core.has_log() && (self.uses_log() || self.state.borrow().log_tracker.has_records())
     }
 
-    /// Computes the limit of this shard's blocks that are not clean: two thirds of the free part of the core's limit.
-    /// So a single volume gets two thirds, and there is always room for another one (dynamic thresholds, Choudhury and
-    /// Hahne).
+    /// Computes the limit of this shard's zero-ranges and blocks that are not clean: two thirds of the free part of the
+    /// core's limit. So a single volume gets two thirds, and there is always room for another one (dynamic thresholds,
+    /// Choudhury and Hahne).
     pub fn compute_not_clean_limit_blocks(&self) -> u64 {
         let spec = self.core.spec();
         let core_limit = self.seam().blocks_total() as u64 * u64::from(spec.dirty_max_percent) / 100;
-        let others = self.core.not_clean_blocks().saturating_sub(self.state.borrow().not_clean_blocks());
+        let others = self.core.not_clean_units().saturating_sub(self.state.borrow().not_clean_units());
         let free = core_limit.saturating_sub(others);
         // Such blocks cannot be evicted: they may take at most half of the memory maximum.
         (free * 2 / 3).min(self.memory_max_blocks() / 2).max(1)

@@ -139,13 +139,13 @@ impl State {
     }
 
     /// Number of zero-ranges and of blocks that are not clean.
-    pub fn not_clean_blocks(&self) -> u64 {
+    pub fn not_clean_units(&self) -> u64 {
         self.not_clean_blocks + self.zeroes.len() as u64
     }
 
     /// True if there is work that depends on time.
     pub fn needs_tick(&self) -> bool {
-        self.not_clean_blocks() > 0 || self.log_tracker.spilled_count() > 0
+        self.not_clean_units() > 0 || self.log_tracker.spilled_count() > 0
     }
 
     /// Completions on the backing that await its flush; a block written several times counts each time.
