@@ -369,7 +369,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Builds the records of a chunk of blocks from their present content.
+    /// Builds the records of a chunk of blocks from their present content, and registers that they are being appended.
     fn build_chunk_records(&self, state: &mut State, memory: &mut MemoryCache<S>, blocks: &[BlockNo]) -> ChunkPlan<S> {
         let uses_log = self.uses_log();
         let mut partial = Vec::new();

@@ -112,7 +112,7 @@ pub struct Shard<S: Seam> {
     /// True if all dirty data must be destaged. The tombstones of a drain are the volume's last records: flushes that a
     /// command starts go to the backing.
     pub is_draining: Cell<bool>,
-    /// No write is sent to the backing for now: its size is being changed, or the volume is being stopped.
+    /// No write is sent to the backing: its size is being changed, or the volume is being stopped or was abandoned.
     pub is_destage_held: Cell<bool>,
     /// Flushes that no client requested.
     pub background_flushes: BackgroundFlushes,

@@ -14,10 +14,10 @@ use super::state::State;
 
 /// Percentage of the limit above which writers are slowed.
 pub const SOFT_LIMIT_PERCENT: u64 = 70;
-/// Percentage of the limit above which destage works without a flush or a waiting request, unless the log has room.
+/// Percentage of the limit from which on destage works without a flush or a waiting request, unless the log has room.
 const PRESSURE_PERCENT: u64 = 25;
-/// Percentage of the limit above which dirty data in memory counts as pressure although there is a flash log. Below it,
-/// memory spills into the log, and the log's free space determines the pressure.
+/// Percentage of the limit from which on dirty data in memory counts as pressure although there is a flash log. Below
+/// it, memory spills into the log, and the log's free space determines the pressure.
 const LOGGED_PRESSURE_PERCENT: u64 = 60;
 /// Cost units that destage may spend between two ticks at the soft limit, while clients are busy and there is room: one
 /// for each run, and one for each [`BLOCKS_PER_COST_UNIT`] blocks. No disk takes as many runs, and on a fast backing
