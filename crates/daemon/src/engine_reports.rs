@@ -3,7 +3,7 @@
 //! The conversions live here because the messages depend on no crate of the data path.
 
 use engine::backing::{BackingOp, Cause};
-use engine::policy::curve::{CurveStats, VolumeCurves};
+use engine::policy::curve::{CurveStats, VolumeCurveStats};
 use engine::telemetry::LatencyStats;
 use engine::{
     BACKING_BOUNDS_LOG2, BackingCount, BucketCounts, DatastoreStats, DatastoreVolumeStats, Episode, FlashStats,
@@ -195,7 +195,7 @@ fn episode(episode: Episode, epoch_ms: u64) -> EpisodeReport {
 }
 
 /// The report of a volume's miss-ratio curves.
-pub fn miss_ratio_curve(curves: &VolumeCurves, observed_ms: u64) -> MissRatioCurve {
+pub fn miss_ratio_curve(curves: &VolumeCurveStats, observed_ms: u64) -> MissRatioCurve {
     MissRatioCurve { observed_ms, memory: curve(&curves.memory), flash: curve(&curves.flash) }
 }
 

@@ -73,8 +73,7 @@ impl<S: Seam> Shard<S> {
     pub fn has_only_zeroes_without_evidence(&self) -> bool {
         let state = self.state.borrow();
         let zeroes = state.zeroes.len() as u64;
-        let has_only_zeroes =
-            zeroes > 0 && state.not_clean_blocks() == zeroes && state.log_tracker.spilled_count() == 0;
+        let has_only_zeroes = zeroes > 0 && state.not_clean_units() == zeroes && state.log_tracker.spilled_count() == 0;
         has_only_zeroes && self.lacks_evidence()
     }
 
@@ -216,7 +215,7 @@ impl<S: Seam> Shard<S> {
     pub async fn drop_cached_data(self: &ShardRef<S>, discard_dirty: bool) -> Result<u64, RequestError> {
         let refuse_dirty = || {
             let state = self.state.borrow();
-            let dirty = state.not_clean_blocks() + state.log_tracker.spilled_count();
+            let dirty = state.not_clean_units() + state.log_tracker.spilled_count();
             if dirty > 0 && !discard_dirty { Err(RequestError::Dirty(dirty * BLOCK_BYTES as u64)) } else { Ok(()) }
         };
         refuse_dirty()?;

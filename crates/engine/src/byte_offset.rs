@@ -1,7 +1,8 @@
-//! Byte offsets in a volume, as a type of their own: lengths, sizes and numbers of sectors or blocks are integers too.
+//! Byte offsets in a volume. A newtype, so that the compiler tells offsets from lengths, sizes and sector or block
+//! numbers.
 //!
-//! The integer inside is public, like that of [`BlockNo`]. Code reads it only where an offset leaves its type: at a
-//! disk, in a protocol, or in a report. Arithmetic has named methods only.
+//! The integer inside is public, like that of [`BlockNo`]. Code reads it where an offset leaves its type (at a disk, in
+//! a protocol, or in a report), and for the rare arithmetic that has no method.
 
 use std::fmt;
 use std::ops::Range;
@@ -60,7 +61,7 @@ impl ByteOffset {
 
     /// The range of `bytes` bytes from this offset on.
     #[inline]
-    pub fn run(self, bytes: u64) -> Range<ByteOffset> {
+    pub fn range_of_len(self, bytes: u64) -> Range<ByteOffset> {
         self..self.plus(bytes)
     }
 
@@ -125,12 +126,12 @@ mod tests {
     }
 
     #[test]
-    fn offset_is_rounded_to_the_boundary_and_not_past_the_integer() {
+    fn rounding_reaches_the_boundary_or_reports_overflow() {
         let at = ByteOffset(1_000);
         assert_eq!((at.align_down(512), at.align_up(512)), (ByteOffset(512), ByteOffset(1_024)));
         assert!(at.align_up(512).is_aligned(512) && !at.is_aligned(512));
-        assert_eq!(at.run(24), at..ByteOffset(1_024));
-        assert_eq!(at.run(24).end.distance_from(at), 24);
+        assert_eq!(at.range_of_len(24), at..ByteOffset(1_024));
+        assert_eq!(at.range_of_len(24).end.distance_from(at), 24);
         let last = ByteOffset(u64::MAX);
         assert_eq!((last.checked_plus(0), last.checked_plus(1), last.checked_align_up(2)), (Some(last), None, None));
     }

@@ -113,7 +113,7 @@ impl<S: Seam> Core<S> {
     /// Opens the flash log for volumes that are attached later: it then answers their flushes. `records` is the log's
     /// content as returned by the store's opening; [`Core::attach_recovered`] takes it over, volume by volume.
     pub fn open_log(&self, store: Store<S>, records: Vec<RecoveredRecord>) {
-        self.0.core_state.open_store(store);
+        self.0.core_state.install_store(store);
         *self.0.unclaimed_records.borrow_mut() = records;
     }
 

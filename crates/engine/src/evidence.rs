@@ -118,7 +118,7 @@ impl<S: Seam> Core<S> {
     }
 }
 
-/// The first block past the backing's end.
+/// The first block that the backing does not hold in full.
 fn end_of<S: Seam>(backing: &Backing<S>) -> BlockNo {
     BlockNo(backing.disk.geometry().size_bytes / BLOCK_BYTES as u64)
 }

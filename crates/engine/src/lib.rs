@@ -65,7 +65,7 @@ pub use histogram::{
 pub use memory::{PREFETCHED_ENTRIES_MAX, pool_bytes_for};
 pub use qos::{Limits, Threshold};
 pub use request::{OwnedBlocks, RequestError, WriteFlags, WriteSource, ZeroFlags};
-pub use shard::core_state::{CROWDED_FREE_SEGMENTS_DIVISOR, LATENESS_PERCENT_MAX, LOG_TARGET_PERCENT};
+pub use shard::core_state::{AGE_PRESSURE_PERCENT_MAX, CROWDED_FREE_SEGMENTS_DIVISOR, LOG_TARGET_PERCENT};
 pub use spec::{
     AdmissionRule, CacheMode, CoreSpec, DatastoreSpec, FLASH_DATASTORE, FlashQuota, MemoryQuota, Qos, UnflushedLoss,
     VolumeSpec, WritePolicy,

@@ -37,7 +37,7 @@ impl<S: Seam> CoreState<S> {
                         shard.retire_durable_zero_records();
                     }
                     if let Some(since) = core_state.oldest_segment_since() {
-                        shard.state.borrow_mut().limit_spilled_age(since);
+                        shard.state.borrow_mut().raise_spilled_since(since);
                     }
                     shard.start_log_flush_if_due();
                     shard.start_log_destage_if_due();

@@ -77,10 +77,10 @@ async fn take_next_requests<S: Seam>(inner: &Rc<Inner<S>>) -> Option<Vec<AppendR
                     )
             {
                 let requests = take_fitting(state);
-                let is_last_free_segment =
+                let is_down_to_reserve =
                     !fits && !state.segments.has_more_free_than(reserve) && !state.segments.lent_segments().is_empty();
                 drop(guard);
-                if is_last_free_segment {
+                if is_down_to_reserve {
                     start_reclaim(inner);
                 }
                 return Some(requests);

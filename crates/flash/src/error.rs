@@ -12,9 +12,27 @@ pub enum StoreError {
     /// No segment is free. No part of the request was written.
     #[error("the flash log is full: destage its oldest data, then try again")]
     Full,
-    /// No writable member is left. The next opening may or may not find the batch that was in flight.
-    #[error("no flash device is left in service ({0}): flushes fail; replace the devices and open the store again")]
+    /// No log member is left in service. The next opening may or may not find the batch that was in flight.
+    #[error(
+        "no flash device with the log is left in service ({0}): flushes fail; replace the devices and open the store \
+         again"
+    )]
     Failed(String),
+    /// The store was closed.
+    #[error("the flash store is closed: start the daemon again to use it")]
+    Closed,
+    /// No log member that has the whole map of clean pages is left in service.
+    #[error(
+        "no flash device with the whole map of clean pages is left in service: the map starts empty, and flash caches \
+         pages anew"
+    )]
+    JournalLost,
+    /// A half of the map journal cannot hold a checkpoint of the map.
+    #[error("the map of clean pages is too large for its journal: the map starts empty, and flash caches pages anew")]
+    JournalTooSmall,
+    /// The map of clean pages is unusable, for the reason given.
+    #[error("the map of clean pages is unusable until the store is opened again ({0})")]
+    MapUnusable(String),
     /// The batch is durable on every device in service, but the owner has not recorded that other devices are out of
     /// service. Until then the store acknowledges nothing that relies on fewer copies.
     #[error(
@@ -110,10 +128,11 @@ pub enum StoreError {
         /// The generation that the owner has recorded.
         recorded: MembershipGeneration,
     },
-    /// The log ends before the position that its owner has recorded.
+    /// The log ends before the sequence number that its owner has recorded.
     #[error(
-        "the flash devices hold an older copy of their log (it ends at batch {sequence}, and batch {recorded} was \
-         there when the store was closed): attach the devices that were in use, and not a copy that was taken before"
+        "the flash devices hold an older copy of their log (its next batch would be {sequence}, and it was \
+         {recorded} when the store was closed): attach the devices that were in use, and not a copy that was taken \
+         before"
     )]
     Behind {
         /// The sequence number that the next batch would get.

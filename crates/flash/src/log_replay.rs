@@ -70,7 +70,8 @@ pub enum ReplayError {
 
 impl<S: Seam> Inspection<S> {
     /// Writes the dirty data of a volume to its backing, and flushes it. No other process may write to the store or to
-    /// the backing. `observe` gets the progress about every mebibyte, and ends the replay with [`ControlFlow::Break`].
+    /// the backing. `observe` gets the progress before every 256 records, and ends the replay with
+    /// [`ControlFlow::Break`].
     pub async fn replay(
         &self,
         volume_id: VolumeId,

@@ -66,7 +66,7 @@ fn mark_lost<S: Seam>(inner: &Inner<S>, failures: Vec<MemberFailure>) -> Result<
         state.superblock.generation = state.superblock.generation.next();
     }
     let log_left = state.superblock.numbered_members().any(|(member, _)| state.superblock.carries_log(member));
-    if !log_left && state.failure.is_none() {
+    if !log_left && !matches!(state.failure, Some(StoreError::Failed(_))) {
         let reasons: Vec<_> =
             failures.iter().map(|(member, error)| format!("number {member}: {}", failure_text(error))).collect();
         state.failure = Some(StoreError::Failed(reasons.join(", ")));

@@ -1,7 +1,8 @@
 //! Number types of the flash store: one type each, because these numbers are easily mixed up.
 //!
-//! The integer inside is public. Code reads it only where a number leaves its type: in a disk format, as an index or a
-//! count, or in text. Arithmetic has named methods only. There is no implicit conversion from or to an integer.
+//! The integer inside is public. Code reads it where a number leaves its type (in a disk format, as an index or a
+//! count, or in text), and for the rare arithmetic that has no method. There is no implicit conversion from or to an
+//! integer.
 
 use std::fmt;
 use std::ops::Range;
@@ -121,7 +122,7 @@ number! {
 successor!(Sequence);
 
 number! {
-    /// The sequence number of a map journal commit: +1 with every commit, over all openings.
+    /// The sequence number of a map journal commit: +1 with every commit that is written, over all openings.
     CommitNo
 }
 successor!(CommitNo);
@@ -214,7 +215,7 @@ impl BlockNo {
 
     /// The range of `blocks` blocks from this one on.
     #[inline]
-    pub fn run(self, blocks: u64) -> Range<BlockNo> {
+    pub fn range_of_len(self, blocks: u64) -> Range<BlockNo> {
         self..self.plus(blocks)
     }
 

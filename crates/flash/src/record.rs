@@ -144,7 +144,7 @@ impl RecoveredRecord {
     pub fn blocks(&self) -> Range<BlockNo> {
         match self.content {
             RecoveredContent::Data => self.address.block.single(),
-            RecoveredContent::Zero { blocks, .. } => self.address.block.run(u64::from(blocks)),
+            RecoveredContent::Zero { blocks, .. } => self.address.block.range_of_len(u64::from(blocks)),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! every flush waits for it.
 //!
 //! Each device is compared with its own history and with its mirror. A write is compared with the mirror's write of the
-//! same batch, a read with the mirror's reads of the same window. A cause that slows both down therefore counts
+//! same batch, a read with the mirror's recent reads. A cause that slows both down therefore counts
 //! against neither: it is the usual latency under their load, and the history adopts it.
 //!
 //! A request waits behind others, so only its part of the queueing time counts. A read also waits behind writes that
@@ -19,7 +19,7 @@ use crate::device::Device;
 use crate::membership::{MemberFailure, remove_members};
 use crate::number::MemberNo;
 use crate::state::Inner;
-use crate::state::latency::{BLOCKS_PER_REQUEST, RequestWork};
+use crate::state::latency::{REQUEST_COST_BLOCKS, RequestWork};
 
 /// A request is slow only above this multiple of its mirror's latency, too.
 const SLOW_FACTOR_TO_MIRROR: u64 = 4;
@@ -48,7 +48,7 @@ impl<'a, S: Seam> QueuedRequest<'a, S> {
 
     /// The latency that the request would have had alone: its part of the elapsed time.
     pub fn exclusive_time(&self) -> Nanos {
-        Nanos(self.inner.seam.now().since(self.started_at).0 * BLOCKS_PER_REQUEST / self.queue_weight)
+        Nanos(self.inner.seam.now().since(self.started_at).0 * REQUEST_COST_BLOCKS / self.queue_weight)
     }
 }
 
@@ -64,7 +64,7 @@ fn too_slow_error(operation: &str) -> DiskError {
     DiskError::Io(format!("ten times slower than it used to be at {operation}"))
 }
 
-/// Counts the latencies of a batch that was written and flushed. Returns the members that have become too slow.
+/// Records the latencies of a batch that was written and flushed. Returns the members that have become too slow.
 pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(MemberNo, Nanos)]) -> Vec<MemberFailure> {
     let Some(fastest) = latencies.iter().map(|(_, latency)| latency.0).min().filter(|_| latencies.len() > 1) else {
         return Vec::new();
@@ -74,13 +74,13 @@ pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(MemberNo, Na
     let mut failures = Vec::new();
     for (member, latency) in latencies {
         let history = &mut state.latency_tracker(*member).writes;
-        let is_unusual = history.is_slow(latency.0);
+        let is_unusual = history.record_latency(latency.0);
         let slow = is_unusual && latency.0 > SLOW_FACTOR_TO_MIRROR * fastest;
         if is_unusual && !slow {
             history.raise_usual_latency(latency.0);
         }
         // Batches never overlap, so each one counts.
-        if history.count_slow_request(slow, now, now) {
+        if history.update_slow_score(slow, now, now) {
             failures.push((*member, too_slow_error("writes and flushes")));
         }
     }
@@ -88,7 +88,7 @@ pub fn detect_slow_members<S: Seam>(inner: &Inner<S>, latencies: &[(MemberNo, Na
 }
 
 /// Reads the block at byte `offset_bytes` from a log member. Removes the member when it has become too slow, compared
-/// with its own history and with its mirrors' reads of the same window.
+/// with its own history and with its mirrors' recent reads.
 pub async fn read_measured<S: Seam, T>(
     inner: &Rc<Inner<S>>,
     member: MemberNo,
@@ -107,7 +107,7 @@ pub async fn read_measured<S: Seam, T>(
             mirrors.iter().filter_map(|mirror| state.latency_tracker(mirror.member).mean_read_latency_ns(now)).min();
         let tracker = state.latency_tracker(member);
         tracker.record_read(now, latency);
-        match (tracker.reads.is_slow(latency.0), fastest) {
+        match (tracker.reads.record_latency(latency.0), fastest) {
             (true, None) => (false, !std::mem::replace(&mut tracker.is_comparing, true)),
             (suspect, fastest) => {
                 // Compare means: a single read may be delayed by chance.
@@ -117,7 +117,7 @@ pub async fn read_measured<S: Seam, T>(
                 if suspect && !slow {
                     tracker.reads.raise_usual_latency(latency.0);
                 }
-                (tracker.reads.count_slow_request(slow, started_at, now), false)
+                (tracker.reads.update_slow_score(slow, started_at, now), false)
             }
         }
     };

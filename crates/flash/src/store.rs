@@ -392,7 +392,7 @@ impl<S: Seam> Store<S> {
             if let Some(error) = &state.failure {
                 return Err(error.clone());
             }
-            state.failure = Some(StoreError::Failed("the store was closed".to_owned()));
+            state.failure = Some(StoreError::Closed);
             state.segments.close_open();
         }
         crate::membership::persist_tail(&self.0).await?;

@@ -1,6 +1,6 @@
 //! Speed of the simulated engine on one core: memory hits and modelled disk requests per second of real time.
 
-use engine::policy::curve::Curves;
+use engine::policy::curve::VolumeCurves;
 use engine::{ByteOffset, CoreSpec};
 use lab::fixture::{Fixture, Target};
 use lab::random::Random;
@@ -65,7 +65,7 @@ fn measure_misses(modelled: bool) -> f64 {
 /// Nanoseconds per request that both miss-ratio curves of a volume cost. The requests are drawn before the measurement,
 /// and the curves have seen all of them once.
 fn measure_curves(size: u64) -> f64 {
-    let (mut random, mut curves) = (Random::new(1, 0), Curves::default());
+    let (mut random, mut curves) = (Random::new(1, 0), VolumeCurves::default());
     let requests: Vec<_> = (0..8 << 20).map(|_| ByteOffset(random.below(size / 4096) * 4096)).collect();
     requests.iter().for_each(|at| curves.record_use(*at, 4096));
     let (_, seconds) = timed(|| requests.iter().for_each(|at| curves.record_use(*at, 4096)));

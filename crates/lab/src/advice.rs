@@ -4,7 +4,7 @@ mod limits;
 mod purchase;
 mod tiers;
 
-use engine::policy::curve::{CurveStats, VolumeCurves};
+use engine::policy::curve::{CurveStats, VolumeCurveStats};
 
 use crate::curve::{LruCurve, knee};
 use crate::replay::recording::{BLOCK_BYTES, PAGE_BYTES};
@@ -114,7 +114,7 @@ pub struct Advice {
 #[derive(Clone, Debug)]
 pub struct LiveMeasurements {
     /// The volume's miss-ratio curves.
-    pub curves: VolumeCurves,
+    pub curves: VolumeCurveStats,
     /// Time since the volume was attached, in seconds.
     pub seconds: f64,
     /// Mean requests per second; `None` without requests.
@@ -255,7 +255,7 @@ mod tests {
     use crate::random::Random;
     use crate::workload::{Pattern, Skew, Stream};
     use engine::ByteOffset;
-    use engine::policy::curve::Curves;
+    use engine::policy::curve::VolumeCurves;
     use trace::{Op, Request};
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
         const GIB: u64 = 1 << 30;
         let skew = Skew::HotCold { hot_percent: 20, accesses_percent: 99 };
         let mut stream = Stream::new(Pattern::random(40 * GIB, 16_384, 89).with_skew(skew), 7, 0);
-        let mut curves = Curves::default();
+        let mut curves = VolumeCurves::default();
         for _ in 0..3_000_000 {
             let access = stream.draw();
             curves.record_use(ByteOffset(access.at), u64::from(access.len));

@@ -214,7 +214,7 @@ impl FlashLog {
         let allow = config.allow_single_copy;
         let remove = async move |local: Rc<CoreLocal>| match local.engine.log() {
             Some(store) => store.remove(member, allow).await,
-            None => Err(StoreError::Failed("the flash log is not open".to_owned())),
+            None => Err(StoreError::Closed),
         };
         let called = self.core().call(remove);
         let result =
@@ -330,7 +330,7 @@ impl FlashLog {
             };
             let identity = disk.identity();
             let Some(store) = local.engine.log() else {
-                return (None, false, Err(StoreError::Failed("the flash log is not open".to_owned())));
+                return (None, false, Err(StoreError::Closed));
             };
             let changed = change(store.clone(), MemberDisk::Local(disk)).await;
             let is_new = |member: &MemberReport| member.device.as_ref() == Some(&identity);

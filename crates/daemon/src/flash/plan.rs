@@ -30,7 +30,7 @@ impl FlashLog {
         let device_bytes = size_of_device(config, &path).await?;
         let plan = async move |local: Rc<CoreLocal>| match local.engine.log() {
             Some(store) => store.plan_join(member, device_bytes),
-            None => Err(StoreError::Failed("the flash log is not open".to_owned())),
+            None => Err(StoreError::Closed),
         };
         let planned = self.core().call(plan).await.map_err(core_ended)?;
         let plan = planned.map_err(|error| Failure::new(kind_of(&error), error.to_string()))?;

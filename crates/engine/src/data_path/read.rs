@@ -592,7 +592,7 @@ type RunResult<S> = (Range<BlockNo>, Result<FillResult<S>, DiskError>);
 
 /// Sources of the blocks that memory does not serve.
 struct ReadPlan<S: Seam> {
-    /// Runs to be read from the backing.
+    /// Runs to be read from the volume's pages on flash, or else from the backing.
     missing_runs: Vec<Range<BlockNo>>,
     /// Runs of spilled blocks on flash.
     spilled_runs: Vec<Range<BlockNo>>,

@@ -16,8 +16,8 @@ impl<S: Seam> Shard<S> {
     /// True if a write may enter the cache at once: dirty data stays below the soft limit, and no write queues.
     pub fn may_write_undelayed(&self, at: ByteOffset, len_bytes: usize) -> bool {
         let blocks = blocks_of(at, len_bytes as u64);
-        let not_clean_blocks = self.state.borrow().not_clean_blocks() + BlockNo::count(&blocks);
-        not_clean_blocks * 100 <= self.throttle.limit_blocks.get() * SOFT_LIMIT_PERCENT
+        let not_clean_units = self.state.borrow().not_clean_units() + BlockNo::count(&blocks);
+        not_clean_units * 100 <= self.throttle.limit_blocks.get() * SOFT_LIMIT_PERCENT
             && self.throttle.next_ticket.get() == self.throttle.served_ticket.get()
     }
 
@@ -32,7 +32,7 @@ impl<S: Seam> Shard<S> {
         // clean.
         let is_below_limit = |limit: u64| {
             let wanted = (BlockNo::count(&blocks)).min(limit.div_ceil(2));
-            self.state.borrow().not_clean_blocks() + wanted <= limit
+            self.state.borrow().not_clean_units() + wanted <= limit
         };
         let ready =
             || (throttle.served_ticket.get() == ticket && is_below_limit(throttle.limit_blocks.get())).then_some(());
@@ -55,13 +55,13 @@ impl<S: Seam> Shard<S> {
     /// Delays a write of `block_count` blocks if dirty data is above the soft limit.
     async fn delay_write(&self, block_count: u64) {
         let throttle = &self.throttle;
-        let (limit, not_clean_blocks) = (throttle.limit_blocks.get(), self.state.borrow().not_clean_blocks());
+        let (limit, not_clean_units) = (throttle.limit_blocks.get(), self.state.borrow().not_clean_units());
         let soft = limit * SOFT_LIMIT_PERCENT / 100;
-        if not_clean_blocks <= soft || limit == soft || throttle.destage_unit_ns.get() == 0 {
+        if not_clean_units <= soft || limit == soft || throttle.destage_unit_ns.get() == 0 {
             return;
         }
         // The spacing grows from zero at the soft limit to 1.5 times the time that destage takes at the limit.
-        let spacing = throttle.destage_unit_ns.get().saturating_mul(block_count) * 3 * (not_clean_blocks - soft)
+        let spacing = throttle.destage_unit_ns.get().saturating_mul(block_count) * 3 * (not_clean_units - soft)
             / (2 * (limit - soft));
         let now = self.seam().now();
         let start = throttle.next_write_at.get().max(now).min(now + DELAY_MAX);

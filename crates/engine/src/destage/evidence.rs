@@ -42,7 +42,7 @@ impl<S: Seam> Shard<S> {
 
     /// Starts an attempt in a task if evidence is missing and an attempt is due.
     fn begin_evidence(self: &ShardRef<S>) {
-        if !self.needs_evidence() || !self.flash_tier.evidence.begin(self.seam().now(), ATTEMPT_INTERVAL) {
+        if !self.must_begin_evidence() || !self.flash_tier.evidence.begin(self.seam().now(), ATTEMPT_INTERVAL) {
             return;
         }
         let shard = Rc::clone(self);
@@ -59,9 +59,9 @@ impl<S: Seam> Shard<S> {
         });
     }
 
-    /// True if the ring has no entry with content, and destage may begin. While the map of clean pages is not read, the
-    /// content of the ring is unknown.
-    fn needs_evidence(&self) -> bool {
+    /// True if the ring has no entry with content although changes are about to go to the log, and destage may begin.
+    /// While the map of clean pages is not read, the content of the ring is unknown.
+    fn must_begin_evidence(&self) -> bool {
         let has_none = |pages: &VolumePages<S>| pages.is_loaded() && !pages.has_recorded_content();
         self.flash_tier.pages.as_ref().is_some_and(has_none)
             && self.state.borrow().log_tracker.has_changes()
@@ -95,7 +95,7 @@ impl<S: Seam> Shard<S> {
                 let run = state.dirty_blocks.next_run(from, boundary, EXAMINED_BLOCKS_MAX, is_chosen, |_| false);
                 let run = run.ok().flatten()?;
                 from = run.end;
-                self.start_write(state, memory, run.start.single(), run.start)
+                self.prepare_write(state, memory, run.start.single(), run.start)
             });
             let Some(Job::Write(job, permit)) = job else { return };
             self.write_run(job, permit).await;
@@ -109,9 +109,9 @@ impl<S: Seam> Shard<S> {
             let count = EVIDENCE_BLOCKS as u64;
             let run =
                 state.log_tracker.next_spilled_run(BlockNo::ZERO, self.run_boundary_blocks(), count, is_unguarded);
-            let run = run.filter(|_| state.not_clean_blocks() == 0)?;
+            let run = run.filter(|_| state.not_clean_units() == 0)?;
             let buffers: Vec<_> = BlockNo::each(&run).map_while(|_| memory.alloc()).collect();
-            Some((run.start.run(buffers.len() as u64), buffers)).filter(|(run, _)| !run.is_empty())
+            Some((run.start.range_of_len(buffers.len() as u64), buffers)).filter(|(run, _)| !run.is_empty())
         });
         if let Some((run, buffers)) = reload {
             // If the reload fails, the volume still has no evidence.

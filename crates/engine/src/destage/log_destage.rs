@@ -63,9 +63,10 @@ impl<S: Seam> Shard<S> {
             && self.core.log().is_some_and(|log| log.copies() > 0)
     }
 
-    /// True if dirty data stays in the log for now. `not_clean_blocks`: blocks in memory that are not clean.
-    pub fn defers_destage(&self, not_clean_blocks: u64) -> bool {
-        self.has_log_room() && !self.has_memory_pressure(not_clean_blocks)
+    /// True if dirty data stays in the log for now. `not_clean_units`: zero-ranges, and blocks in memory that are
+    /// not clean.
+    pub fn defers_destage(&self, not_clean_units: u64) -> bool {
+        self.has_log_room() && !self.has_memory_pressure(not_clean_units)
     }
 
     /// Age at which logged data is destaged.
@@ -135,7 +136,7 @@ impl<S: Seam> Shard<S> {
 
     /// True if memory has room for a batch, or the round ends early.
     fn may_begin_batch(&self) -> bool {
-        !self.slows_writers(self.state.borrow().not_clean_blocks()) || !self.may_continue_round()
+        !self.slows_writers(self.state.borrow().not_clean_units()) || !self.may_continue_round()
     }
 
     /// Destages the blocks of the oldest segments, in address order. Returns `None` if the round ended early.
@@ -160,7 +161,7 @@ impl<S: Seam> Shard<S> {
         let is_wide_enough = blocks.len() >= FEW_BLOCKS_MAX;
         destage.widening_log2.set(if is_wide_enough { 0 } else { (destage.widening_log2.get() + 1).min(u32::BITS) });
         if blocks.is_empty() && !has_more {
-            self.state.borrow_mut().limit_spilled_age(opened_before);
+            self.state.borrow_mut().raise_spilled_since(opened_before);
         }
         let batch_blocks_max = (self.not_clean_limit_blocks() / BATCH_MEMORY_DIVISOR).max(1) as usize;
         for batch in blocks.chunks(BATCH_BLOCKS_MAX.min(batch_blocks_max)) {

@@ -99,7 +99,7 @@ impl Selection {
 pub async fn run_pump<S: Seam>(shard: ShardRef<S>) {
     let mut cursor = BlockNo(0);
     loop {
-        let job = shard.destage_work.wait_for(|| shard.find_next_job(&mut cursor)).await;
+        let job = shard.destage_work.wait_for(|| shard.prepare_next_job(&mut cursor)).await;
         match job {
             Job::Stop => return,
             Job::Continue => shard.seam().yield_now().await,
@@ -152,14 +152,15 @@ impl<S: Seam> Shard<S> {
     /// True if a change just made is a reason to wake the pump before its next tick.
     pub fn must_wake_pump(&self) -> bool {
         let state = self.state.borrow();
-        let not_clean_blocks = state.not_clean_blocks();
+        let not_clean_units = state.not_clean_units();
         !state.write_waits.is_empty()
             || state.log_tracker.stream_bypass().has_many_waiting(self.stream_bypass_blocks_max())
-            || (self.is_under_pressure(not_clean_blocks) && !self.defers_destage(not_clean_blocks))
+            || (self.is_under_pressure(not_clean_units) && !self.defers_destage(not_clean_units))
     }
 
-    /// The pump's next action; `None` while there is nothing to do. `cursor`: the block after the last written run.
-    fn find_next_job(&self, cursor: &mut BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
+    /// Prepares the pump's next job; `None` while there is nothing to do. `cursor`: the block after the last written
+    /// run.
+    fn prepare_next_job(&self, cursor: &mut BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
         self.detect_reconnect();
         let now = self.seam().now();
         self.with_state(|state, memory| {
@@ -174,25 +175,25 @@ impl<S: Seam> Shard<S> {
                 return None;
             }
             self.update_destage_limit(state, now);
-            if let Some(job) = self.find_urgent_job(state, memory, *cursor) {
+            if let Some(job) = self.prepare_urgent_job(state, memory, *cursor) {
                 return Some(job);
             }
-            if let Some(job) = self.find_log_destage_job(state, memory, cursor, now) {
+            if let Some(job) = self.prepare_log_destage_job(state, memory, cursor, now) {
                 return Some(job);
             }
-            if let Some(job) = self.find_stream_job(state, memory, cursor, now) {
+            if let Some(job) = self.prepare_stream_job(state, memory, cursor, now) {
                 return Some(job);
             }
             let selection = self.select_blocks(state, memory, now);
             let mut must_reload_later = false;
             if !selection.is_empty() {
-                if let Some(job) = self.find_zero_job(state, &selection) {
+                if let Some(job) = self.prepare_next_zero(state, &selection) {
                     return Some(job);
                 }
-                if let Some(job) = self.find_write_job(state, memory, cursor, &selection) {
+                if let Some(job) = self.prepare_next_write(state, memory, cursor, &selection) {
                     return Some(job);
                 }
-                match self.find_reload_job(state, memory, &selection) {
+                match self.prepare_reload_job(state, memory, &selection) {
                     ReloadChoice::Reload(job) => return Some(job),
                     ReloadChoice::Later => must_reload_later = true,
                     ReloadChoice::Nothing => {}
@@ -205,13 +206,13 @@ impl<S: Seam> Shard<S> {
             if state.backing_flush.single_flight.is_running()
                 && state.epochs.closing_units() > 0
                 && !is_working
-                && self.may_destage(false, state.not_clean_blocks())
+                && self.may_destage(false, state.not_clean_units())
                 && !self.dispatch.is_full(Cause::Destage)
             {
                 state.backing_flush.is_stuck = true;
                 self.progress.notify();
             }
-            self.find_flush_job(state, memory, now)
+            self.prepare_flush_job(state, memory, now)
         })
     }
 
@@ -221,7 +222,7 @@ impl<S: Seam> Shard<S> {
             || !state.write_waits.is_empty()
             || self.partial_blocks.awaited_fills.get() > 0;
         let conditions = DestageConditions {
-            pressure_percent: self.destage_pressure(state.not_clean_blocks()),
+            pressure_percent: self.destage_pressure(state.not_clean_units()),
             is_awaited: client_waits_for_write,
             are_clients_idle: self.are_clients_idle(now),
         };
@@ -244,11 +245,11 @@ impl<S: Seam> Shard<S> {
     /// Determines the blocks that destage may choose now.
     fn select_blocks(&self, state: &mut State, memory: &MemoryCache<S>, now: Nanos) -> Selection {
         let oldest = state.oldest_dirty(memory, self.volume_number);
-        let not_clean_blocks = state.not_clean_blocks();
+        let not_clean_units = state.not_clean_units();
         let is_flush_waiting = state.backing_flush.single_flight.is_running() && state.epochs.closing_units() > 0;
         // While destage is deferred, the longer age limit for logged data applies. A waiting flush ends the deferral,
         // because it reloads spilled blocks and needs room in memory.
-        let is_deferred = !is_flush_waiting && self.defers_destage(not_clean_blocks);
+        let is_deferred = !is_flush_waiting && self.defers_destage(not_clean_units);
         let age_max = if is_deferred { self.logged_age_max() } else { self.dirty_age_max() };
         let is_aged = oldest.is_some_and(|oldest| now.since(oldest) >= age_max);
         let is_idle = self.are_clients_idle(now);
@@ -266,7 +267,7 @@ impl<S: Seam> Shard<S> {
         } else {
             None
         };
-        let is_under_pressure = !is_deferred && self.is_under_pressure(not_clean_blocks);
+        let is_under_pressure = !is_deferred && self.is_under_pressure(not_clean_units);
         let all_blocks = !is_paused && (must_drain || is_under_pressure || self.core.is_log_crowded());
         let has_many_ranges = self.has_many_zero_ranges(state);
         Selection {
@@ -280,8 +281,8 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// A job that a request waits for.
-    fn find_urgent_job(
+    /// Builds a job that a request waits for.
+    fn prepare_urgent_job(
         &self,
         state: &mut State,
         memory: &mut MemoryCache<S>,
@@ -307,16 +308,16 @@ impl<S: Seam> Shard<S> {
         }
         let (block, is_zero_range) = urgent?;
         if is_zero_range {
-            return self.start_zero(state, block);
+            return self.prepare_zero(state, block);
         }
         let boundary = self.run_boundary_blocks();
         let run =
             state.dirty_blocks.next_run(block, boundary, 1, |_| true, |next| self.is_writable(state, memory, next));
-        self.start_write(state, memory, run.ok().flatten().expect("the block is dirty"), block)
+        self.prepare_write(state, memory, run.ok().flatten().expect("the block is dirty"), block)
     }
 
-    /// A job for a block that destage from the log has chosen.
-    fn find_log_destage_job(
+    /// Builds the job of a block that destage from the log has chosen.
+    fn prepare_log_destage_job(
         &self,
         state: &mut State,
         memory: &mut MemoryCache<S>,
@@ -327,7 +328,7 @@ impl<S: Seam> Shard<S> {
         if queued.is_empty()
             || self.retry.is_paused(now)
             || self.dispatch.is_full(Cause::Destage)
-            || !self.may_destage(true, state.not_clean_blocks())
+            || !self.may_destage(true, state.not_clean_units())
         {
             return None;
         }
@@ -342,13 +343,13 @@ impl<S: Seam> Shard<S> {
             if !state.dirty_blocks.contains(block) || !self.is_writable(state, memory, block) {
                 continue;
             }
-            return self.start_background_run(state, memory, cursor, block);
+            return self.prepare_background_run(state, memory, cursor, block);
         }
     }
 
     /// Builds the job of a background write of a writable dirty block and its dirty neighbours, and moves the cursor
     /// past them.
-    fn start_background_run(
+    fn prepare_background_run(
         &self,
         state: &mut State,
         memory: &mut MemoryCache<S>,
@@ -360,11 +361,11 @@ impl<S: Seam> Shard<S> {
         let run = run.ok().flatten().expect("the block is dirty");
         *cursor = run.end;
         self.record_run(true, BlockNo::count(&run));
-        self.start_write(state, memory, run, block)
+        self.prepare_write(state, memory, run, block)
     }
 
-    /// A job for a block of a stream that bypasses the log.
-    fn find_stream_job(
+    /// Builds the job of a block of a stream that bypasses the log.
+    fn prepare_stream_job(
         &self,
         state: &mut State,
         memory: &mut MemoryCache<S>,
@@ -378,43 +379,45 @@ impl<S: Seam> Shard<S> {
             || self.core.log_pressure_percent() == 100
             || self.retry.is_paused(now)
             || self.dispatch.is_full(Cause::Destage)
-            || !self.may_destage(true, state.not_clean_blocks())
+            || !self.may_destage(true, state.not_clean_units())
         {
             return None;
         }
         let waiting = bypass.waiting_from(*cursor).take(EXAMINED_BLOCKS_MAX);
         let is_ready = |block: &BlockNo| state.dirty_blocks.contains(*block) && self.is_writable(state, memory, *block);
         let first = waiting.copied().find(is_ready)?;
-        self.start_background_run(state, memory, cursor, first)
+        self.prepare_background_run(state, memory, cursor, first)
     }
 
-    /// A job for the first selected zero-range.
-    fn find_zero_job(&self, state: &mut State, selection: &Selection) -> Option<Job<S::Block, S::BlockMut>> {
+    /// Builds the job of the first selected zero-range.
+    fn prepare_next_zero(&self, state: &mut State, selection: &Selection) -> Option<Job<S::Block, S::BlockMut>> {
         let start = state.zeroes.iter().find_map(|(start, range)| {
             let is_selected = range.state == ZeroState::Dirty
                 && (selection.includes_all_zero_ranges || selection.selects(range.epoch, range.dirty_since))
-                && (selection.closed_epoch.is_some() || !self.waits_for_zero_record(state, start, range));
+                && (selection.closed_epoch.is_some() || !self.defer_for_zero_record(state, start, range));
             (is_selected
                 && !state.failures.is_paused(start, || self.seam().now())
                 && !state.is_busy(&(start..range.end)))
             .then_some(start)
         })?;
-        self.start_zero(state, start)
+        self.prepare_zero(state, start)
     }
 
-    /// True if a zero-range is not destaged yet, because a recovery may find older data of its blocks: the backing
-    /// could not release their space. A flush of the log in the background appends the record of the range.
-    fn waits_for_zero_record(&self, state: &State, start: BlockNo, range: &ZeroRange) -> bool {
+    /// Defers the destage of a zero-range while a recovery may find older data of its blocks: the backing could not
+    /// release their space. The flush of the log that this requests appends the record of the range. Returns true if
+    /// the range is deferred.
+    fn defer_for_zero_record(&self, state: &State, start: BlockNo, range: &ZeroRange) -> bool {
         let releases_space = range.may_unmap && self.disk.allocates_at_first_write();
-        let waits = releases_space && self.has_log_room() && state.log_tracker.may_recover_data(&(start..range.end));
-        if waits {
+        let is_deferred =
+            releases_space && self.has_log_room() && state.log_tracker.may_recover_data(&(start..range.end));
+        if is_deferred {
             self.log_destage.is_zero_range_waiting.set(true);
         }
-        waits
+        is_deferred
     }
 
-    /// A job for the next run of selected dirty blocks from the cursor on, or from the volume's start.
-    fn find_write_job(
+    /// Builds the job of the next run of selected dirty blocks from the cursor on, or from the volume's start.
+    fn prepare_next_write(
         &self,
         state: &mut State,
         memory: &mut MemoryCache<S>,
@@ -425,7 +428,7 @@ impl<S: Seam> Shard<S> {
             return None;
         }
         let is_background = selection.closed_epoch.is_none();
-        if !self.may_destage(is_background, state.not_clean_blocks()) {
+        if !self.may_destage(is_background, state.not_clean_units()) {
             return None;
         }
         // Without blocks that are old enough, no search is needed.
@@ -450,7 +453,7 @@ impl<S: Seam> Shard<S> {
                     *cursor = run.end;
                     let first = run.start;
                     self.record_run(is_background, BlockNo::count(&run));
-                    return self.start_write(state, memory, run, first);
+                    return self.prepare_write(state, memory, run, first);
                 }
                 Ok(None) => *cursor = BlockNo(0),
                 Err(next) => {
@@ -464,7 +467,7 @@ impl<S: Seam> Shard<S> {
 
     /// Chooses the next run of spilled blocks to reload, in address order and slightly ahead of their writes, and takes
     /// its buffers.
-    fn find_reload_job(
+    fn prepare_reload_job(
         &self,
         state: &mut State,
         memory: &mut MemoryCache<S>,
@@ -476,7 +479,7 @@ impl<S: Seam> Shard<S> {
         {
             return ReloadChoice::Nothing;
         }
-        if !self.may_destage(selection.closed_epoch.is_none(), state.not_clean_blocks()) {
+        if !self.may_destage(selection.closed_epoch.is_none(), state.not_clean_units()) {
             return ReloadChoice::Later;
         }
         // If memory is full, the next run is reloaded once the previous one is in flight.
@@ -503,7 +506,7 @@ impl<S: Seam> Shard<S> {
         if buffers.is_empty() {
             return ReloadChoice::Later;
         }
-        let run = run.start.run(buffers.len() as u64);
+        let run = run.start.range_of_len(buffers.len() as u64);
         state.reloading_blocks += buffers.len() as u64;
         state.last_reload = run.clone();
         ReloadChoice::Reload(Job::Reload(run, buffers))
@@ -543,7 +546,7 @@ impl<S: Seam> Shard<S> {
 
     /// Builds the job that writes the zero-range that begins at `start`, and marks the range as in flight. Returns
     /// `None` if no permit is free.
-    fn start_zero(&self, state: &mut State, start: BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
+    fn prepare_zero(&self, state: &mut State, start: BlockNo) -> Option<Job<S::Block, S::BlockMut>> {
         let permit = self.dispatch.try_acquire(Cause::Destage)?;
         let end = state.zeroes.get_mut(start).expect("the chosen range exists").end;
         let blocks = start..end;
@@ -559,7 +562,7 @@ impl<S: Seam> Shard<S> {
     /// a gap, and marks these blocks as sent. Where a backing accepts single sectors, a request that does not begin and
     /// end at blocks thus stays one write. If the anchor is partial and the backing accepts whole blocks only, the job
     /// fills it instead. Returns `None` if no permit is free.
-    pub(super) fn start_write(
+    pub(super) fn prepare_write(
         &self,
         state: &mut State,
         memory: &mut MemoryCache<S>,
@@ -600,9 +603,9 @@ impl<S: Seam> Shard<S> {
         Some(Job::Write(WriteJob { operation_id: operation, first_block: run.start, block_writes, waits }, permit))
     }
 
-    /// A job for a flush of the backing that no client requested, so that written blocks become clean and do not grow
-    /// old.
-    fn find_flush_job(
+    /// Builds the job of a flush of the backing that no client requested, so that written blocks become clean and do
+    /// not grow old.
+    fn prepare_flush_job(
         &self,
         state: &mut State,
         memory: &MemoryCache<S>,
@@ -630,7 +633,7 @@ impl<S: Seam> Shard<S> {
             return None;
         }
         // Near the limit a smaller part of the limit triggers a flush, so that writers get room in small steps.
-        let divisor = if self.pressure_percent(state.not_clean_blocks()) >= 70 { 16 } else { 4 };
+        let divisor = if self.pressure_percent(state.not_clean_units()) >= 70 { 16 } else { 4 };
         let has_many_unflushed = state.unflushed_completions() * divisor >= self.not_clean_limit_blocks().max(divisor)
             || state.written_ranges() * divisor >= DESTAGE_START_RANGES as u64;
         let bypass_max = self.stream_bypass_blocks_max();

@@ -72,7 +72,7 @@ impl<S: Seam> Shard<S> {
 
     /// Writes a run. If it fails as a whole, each block is tried alone, so that a bad sector fails only its own block.
     pub async fn write_run(self: &ShardRef<S>, job: WriteJob<S::Block>, permit: Permit) {
-        let write_intent = self.begin_write(job.first_block.run(job.block_writes.len() as u64)).await;
+        let write_intent = self.begin_write(job.first_block.range_of_len(job.block_writes.len() as u64)).await;
         let connection_epoch = self.disk.connection_epoch();
         let priority = self.priority_of_write(job.waits.iter().any(|waits| !waits.is_empty()));
         let mut results = vec![self.write_to_backing(job.first_block, &job.block_writes, priority).await];

@@ -88,7 +88,7 @@ impl<S: Seam> Shard<S> {
         let is_on_flash = |block: &BlockNo| is_in_page(*block) || self.kept_position(*block).is_some();
         let head = BlockNo::each(&blocks).take_while(is_on_flash).count() as u64;
         let tail = BlockNo::each(&(blocks.start.plus(head)..blocks.end)).rev().take_while(is_on_flash).count() as u64;
-        let parts = [blocks.start.run(head), blocks.end.minus(tail)..blocks.end];
+        let parts = [blocks.start.range_of_len(head), blocks.end.minus(tail)..blocks.end];
         let (in_pages, in_log): (Vec<BlockNo>, Vec<BlockNo>) =
             parts.iter().flat_map(BlockNo::each).partition(|block| is_in_page(*block));
         let mut read_blocks = 0;

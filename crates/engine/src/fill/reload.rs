@@ -33,7 +33,7 @@ pub enum ReloadReason {
 impl<S: Seam> Shard<S> {
     /// True if memory has room to reload a spilled block for a read or for destage.
     pub fn has_room_to_reload(&self, state: &State) -> bool {
-        (state.not_clean_blocks() + state.reloading_blocks) * 100 < self.not_clean_limit_blocks() * RELOAD_ROOM_PERCENT
+        (state.not_clean_units() + state.reloading_blocks) * 100 < self.not_clean_limit_blocks() * RELOAD_ROOM_PERCENT
     }
 
     /// Reloads a run of spilled blocks, waiting for buffers. Returns `None` if one of them is not spilled, is under

@@ -18,7 +18,7 @@ impl<S: Seam> Shard<S> {
         let backing_losses = self.state.borrow().backing_losses;
         self.state.borrow_mut().failures.end_pauses();
         for run in blocks.chunk_by(|block, next| block.next() == *next) {
-            self.reload_spilled(run[0].run(run.len() as u64)).await?;
+            self.reload_spilled(run[0].range_of_len(run.len() as u64)).await?;
         }
         let mut remaining = blocks.to_vec();
         while !remaining.is_empty() {

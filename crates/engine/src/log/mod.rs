@@ -55,7 +55,7 @@ enum DurableScope {
 
 /// The blocks of a record, and their content.
 fn blocks_and_content_of<S: Seam>(record: &Record<S>) -> (Range<BlockNo>, RecordContent) {
-    let run = |blocks: u32| record.address.block.run(u64::from(blocks));
+    let run = |blocks: u32| record.address.block.range_of_len(u64::from(blocks));
     match record.content {
         Content::Data(_) => (run(1), RecordContent::Data),
         Content::Zero { blocks, may_unmap } => (run(blocks), RecordContent::Zeroes { may_unmap }),
@@ -298,7 +298,7 @@ impl<S: Seam> Shard<S> {
     fn must_log_all(&self) -> bool {
         let state = self.state.borrow();
         self.flush_batcher.is_run_awaited()
-            || self.has_memory_pressure(state.not_clean_blocks())
+            || self.has_memory_pressure(state.not_clean_units())
             || state.log_tracker.has_many_changes()
     }
 
@@ -319,7 +319,7 @@ impl<S: Seam> Shard<S> {
                 ChunkPlan::Fill(_) | ChunkPlan::ThroughBacking => {
                     self.destage_blocks(blocks).await?;
                     let runs = blocks.chunk_by(|block, next| block.next() == *next);
-                    return self.append_tombstones(runs.map(|run| run[0].run(run.len() as u64))).await;
+                    return self.append_tombstones(runs.map(|run| run[0].range_of_len(run.len() as u64))).await;
                 }
             };
             let contents: Vec<(Range<BlockNo>, RecordContent)> = records.iter().map(blocks_and_content_of).collect();
@@ -369,7 +369,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Builds the records of a chunk of blocks from their present content.
+    /// Builds the records of a chunk of blocks from their present content, and registers that they are being appended.
     fn build_chunk_records(&self, state: &mut State, memory: &mut MemoryCache<S>, blocks: &[BlockNo]) -> ChunkPlan<S> {
         let uses_log = self.uses_log();
         let mut partial = Vec::new();

@@ -1,5 +1,5 @@
-//! Partial blocks: dirty blocks of which only some sectors are in memory, as clients write them whose requests do not
-//! begin and end at blocks. The log takes whole blocks, so the other sectors are read first (R3).
+//! Partial blocks: dirty blocks of which only some sectors are in memory. They come from writes that do not begin and
+//! end at block boundaries. The log takes whole blocks, so the other sectors are read first (R3).
 //!
 //! A log flush that an operation waits for fills its partial blocks, many at once. A background flush leaves them out,
 //! because the log is faster than these reads. A task then fills them, and a later flush logs them.
@@ -72,8 +72,8 @@ impl<S: Seam> Shard<S> {
         });
     }
 
-    /// Fills the first of these partial blocks, and of those among the first of the `further` blocks. Fails with the
-    /// first error of `partial`.
+    /// Fills the first blocks of `partial`, and at once with them the partial ones among the first `further` blocks.
+    /// Fails with the first error of a block of `partial`.
     pub async fn fill_partial_blocks(&self, partial: &[BlockNo], further: &[BlockNo]) -> Result<(), DiskError> {
         let mut blocks = partial[..partial.len().min(CONCURRENT_FILLS_MAX)].to_vec();
         let needed = blocks.len();
@@ -93,18 +93,20 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    /// Takes `blocks` up to a number of partial ones, which it returns. It examines at most `examined_blocks_max`
-    /// blocks.
+    /// Takes blocks from the front of `blocks` until it has `partial_blocks_max` partial ones, which it returns. It
+    /// takes at most `examined_blocks_max` blocks.
     fn take_partial_blocks(
         &self,
         blocks: &mut &[BlockNo],
-        blocks_max: usize,
+        partial_blocks_max: usize,
         examined_blocks_max: usize,
     ) -> Vec<BlockNo> {
         self.with_state(|_, memory| {
             let mut partial = Vec::new();
             for _ in 0..examined_blocks_max {
-                let Some((block, rest)) = blocks.split_first().filter(|_| partial.len() < blocks_max) else { break };
+                let Some((block, rest)) = blocks.split_first().filter(|_| partial.len() < partial_blocks_max) else {
+                    break;
+                };
                 *blocks = rest;
                 partial.extend(self.is_partial(memory, *block).then_some(*block));
             }

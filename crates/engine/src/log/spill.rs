@@ -26,7 +26,7 @@ impl<S: Seam> Shard<S> {
         }
         let spilled = self.with_state(|state, memory| {
             let keep = self.spill_threshold_blocks() / 2;
-            state.spill_oldest(memory, self.volume_number, state.not_clean_blocks().saturating_sub(keep))
+            state.spill_oldest(memory, self.volume_number, state.not_clean_units().saturating_sub(keep))
         });
         if spilled > 0 {
             self.throttle.record_progress(spilled);
@@ -73,7 +73,7 @@ impl<S: Seam> Shard<S> {
     /// True if much dirty data is unlogged: it has to be in the log before blocks can be spilled.
     fn has_much_unlogged_data(&self) -> bool {
         self.changed_blocks_to_log() > self.spill_threshold_blocks() / 4
-            && self.state.borrow().not_clean_blocks() > self.spill_threshold_blocks() * 3 / 4
+            && self.state.borrow().not_clean_units() > self.spill_threshold_blocks() * 3 / 4
     }
 
     /// Number of changed blocks that a background flush of the log would append.
@@ -90,6 +90,6 @@ impl<S: Seam> Shard<S> {
     }
 
     fn is_above_spill_threshold(&self) -> bool {
-        self.state.borrow().not_clean_blocks() > self.spill_threshold_blocks()
+        self.state.borrow().not_clean_units() > self.spill_threshold_blocks()
     }
 }

@@ -35,7 +35,7 @@ impl<S: Seam> Shard<S> {
         let backing_losses = self.state.borrow().backing_losses;
         for batch in blocks.chunks(DESTAGE_BATCH_BLOCKS) {
             for run in batch.chunk_by(|block, next| block.next() == *next) {
-                self.reload_spilled(run[0].run(run.len() as u64)).await?;
+                self.reload_spilled(run[0].range_of_len(run.len() as u64)).await?;
             }
             let wait = Rc::new(WriteWait::default());
             self.with_state(|state, memory| {

@@ -221,7 +221,7 @@ mod tests {
                     }
                     8 | 9 => assert_eq!(index.remove(block), map.remove(&block)),
                     10 => {
-                        let blocks = block.run(draw(40));
+                        let blocks = block.range_of_len(draw(40));
                         let mut count = 0;
                         for (_, record) in map.range_mut(blocks.clone()) {
                             count += u64::from(std::mem::take(&mut record.is_spilled));
@@ -229,7 +229,7 @@ mod tests {
                         assert_eq!(index.supersede(blocks), count);
                     }
                     _ => {
-                        let blocks = block.run(draw(40));
+                        let blocks = block.range_of_len(draw(40));
                         index.supersede(blocks.clone());
                         let removed: Vec<BlockNo> = map.range(blocks.clone()).map(|(block, _)| *block).collect();
                         let expected: Vec<_> =

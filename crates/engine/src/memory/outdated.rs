@@ -14,8 +14,8 @@ use super::range_tags::RangeTags;
 
 /// Number of ranges above which the log is flushed without a client's request.
 const FLUSH_ABOVE_RANGES: usize = 1_024;
-/// Maximum number of ranges. Persisted memory has fewer tags, so at this number the image is already marked incomplete;
-/// further ranges can be dropped safely.
+/// Number of ranges above which none is added. Persisted memory has no more tags than this, so its image is marked
+/// incomplete by then; further ranges can be dropped safely.
 const RANGES_MAX: usize = 1 << 16;
 
 /// The ranges of a volume whose log records are out of date.

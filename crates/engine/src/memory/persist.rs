@@ -1,7 +1,8 @@
 //! Persisted memory: tags that follow the states of slots and zero-ranges, and survive the process.
 //!
 //! [`crate::shard::Shard::with_state`] changes many states in one step, and the tags are updated at its end. New tags
-//! are written first, then obsolete ones are cleared. A kill in between leaves both, and the newer one counts.
+//! are written first, then obsolete ones are cleared. A kill in between leaves both: of a block's tags the newest one
+//! counts, and of ranges all (`range_tags.rs`).
 
 use flash::VolumeId;
 use seam::{BlockTag, Seam};

@@ -39,8 +39,9 @@ impl RangeTags {
             if present == self.stored_tags.get(&start).map(|(tag, _)| *tag) {
                 continue;
             }
-            // The new tag is written before the caller removes the old one: a kill in between leaves both, and the
-            // newer one counts. In the other order the range would have no tag.
+            // The new tag is written before the caller removes the old one: in the other order, a kill in between
+            // would leave the range without a tag. In this order it leaves both, and both count: outdated ranges are
+            // merged, and zeroes of either range are written again. Newer tags of blocks override zeroes.
             let old = match present {
                 Some(present) => self.stored_tags.insert(start, (present, write_tag(present))),
                 None => self.stored_tags.remove(&start),

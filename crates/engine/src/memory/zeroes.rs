@@ -13,7 +13,7 @@ use super::{BlockNo, UnflushedWrite};
 
 /// Maximum number of zero-ranges in a shard. At the limit a request that adds one waits for destage.
 pub const RANGES_MAX: usize = 1 << 12;
-/// Above this number of ranges, destage starts without a flush or a waiting request.
+/// From this number of ranges on, destage starts without a flush or a waiting request.
 pub const DESTAGE_START_RANGES: usize = RANGES_MAX / 2;
 /// Longest range that merging creates, in blocks: other writes to the backing can run between two ranges.
 const MERGED_BLOCKS_MAX: u64 = 1 << 16;

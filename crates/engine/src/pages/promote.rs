@@ -172,12 +172,12 @@ impl<S: Seam> Shard<S> {
         self.push_job(page, PageJobKind::Promote, Some(page_read));
     }
 
-    /// Queues a job without content, or returns false because the queue is full.
+    /// Queues a job without content. Returns false if the queue is full.
     fn queue_job(&self, page: PageNo, kind: PageJobKind) -> bool {
         self.push_job(page, kind, None)
     }
 
-    /// Queues a job, and starts a task for it. Returns false because the queue is full.
+    /// Queues a job, and starts a task unless enough of them run. Returns false if the queue is full.
     fn push_job(&self, page: PageNo, kind: PageJobKind, page_read: Option<PageRead<S>>) -> bool {
         let promoter = self.core.promoter();
         let shard = self.core.weak_shard(self.volume_number).unwrap_or_default();
@@ -326,7 +326,7 @@ impl<S: Seam> Shard<S> {
         }
     }
 
-    /// Compares the suspect blocks of a page with the backing; called while the backing is quiet.
+    /// Compares the suspect blocks of a page with the backing.
     pub(super) async fn verify_suspect(self: &ShardRef<S>, page: PageNo) {
         let Some(pages) = self.readable_pages().cloned() else { return };
         let blocks = self.page_blocks(page);

@@ -131,7 +131,7 @@ impl Clock2Q {
         }
     }
 
-    /// Upper bound of the memory of a slot in bytes, its part of the ghost included.
+    /// Upper bound of the memory of a slot in bytes, its entries in both histories included.
     pub const fn slot_cost_bytes() -> usize {
         // Two links, the entry here, and an entry in each of the two histories.
         8 + std::mem::size_of::<Entry>() + 2 * History::page_cost_bytes()
@@ -177,7 +177,7 @@ impl Clock2Q {
     }
 
     /// Returns the origin of an absent block that enters the main part; `None` if it enters probation. Removes the
-    /// block from both histories.
+    /// block's entry from `main_evictions`, or, if it has none there, from `ghost_list`.
     fn origin_of_return(&mut self, key: u64) -> Option<Origin> {
         if let Some(entry) = self.main_evictions.find(key) {
             self.return_filter.record_reuse(self.accesses.wrapping_sub(entry.stamp));

@@ -20,8 +20,8 @@ use crate::{CoreSpec, DatastoreSpec, FLASH_DATASTORE, PromotionStats};
 
 /// Requests in one tick from which on the core counts as busy: 2,000 a second.
 const BUSY_REQUESTS_PER_TICK: u64 = 100;
-/// Cost units of destage of all volumes in one tick while the core is busy, even if a flush waits: about a seventh of
-/// the core.
+/// Cost units that destage of all volumes may spend in one tick while the core is busy, even if a flush waits: about a
+/// seventh of the core. A run costs one unit, and one more for each 16 of its blocks.
 const DESTAGE_ALLOWANCE_UNITS: u64 = 512;
 /// Part of the log's segments, in percent, that dirty data may fill before it is destaged. A higher target takes flash
 /// from pages, a lower one destages more blocks that are written again (docs/decisions/022).
@@ -29,7 +29,7 @@ pub const LOG_TARGET_PERCENT: usize = 20;
 /// The log is crowded if fewer than 1/4 of its segments are free.
 pub const CROWDED_FREE_SEGMENTS_DIVISOR: usize = 4;
 /// Upper limit of the pressure on destage by the age of the log's data: a small part of the queue.
-pub const LATENESS_PERCENT_MAX: u64 = 25;
+pub const AGE_PRESSURE_PERCENT_MAX: u64 = 25;
 /// Pause between attempts to get a buffer.
 const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
 
@@ -38,8 +38,8 @@ const ALLOC_PAUSE: Nanos = Nanos::from_micros(200);
 struct LogGauges {
     /// See [`CoreState::log_pressure_percent`].
     pressure_percent: Cell<u64>,
-    /// See [`CoreState::log_lateness_percent`].
-    lateness_percent: Cell<u64>,
+    /// See [`CoreState::log_age_pressure_percent`].
+    age_pressure_percent: Cell<u64>,
     /// See [`CoreState::oldest_segment_since`].
     oldest_segment_since: Cell<Option<Nanos>>,
     /// Free segments of the log when a volume last found it full.
@@ -88,7 +88,7 @@ pub struct CoreState<S: Seam> {
 }
 
 impl<S: Seam> CoreState<S> {
-    /// Memory over all of the seam's pool, without shards.
+    /// A core without shards; its memory cache uses the whole pool.
     pub fn new(seam: S, spec: CoreSpec) -> Self {
         let memory = RefCell::new(MemoryCache::new(seam.clone()));
         let flash_spec = DatastoreSpec { threshold: spec.flash_threshold, ..DatastoreSpec::new(FLASH_DATASTORE) };
@@ -133,8 +133,9 @@ impl<S: Seam> CoreState<S> {
         &self.memory
     }
 
-    /// Opens the store: its log answers flushes, its pages hold clean data. The map of pages is read in the background.
-    pub fn open_store(self: &Rc<Self>, store: Store<S>) {
+    /// Installs the open store: its log answers flushes, its pages hold clean data. The map of pages is read in the
+    /// background.
+    pub fn install_store(self: &Rc<Self>, store: Store<S>) {
         let pages = store.pages();
         // Memory fills the whole pool: a buffer for the store replaces a clean block.
         let core_state = Rc::downgrade(self);
@@ -218,12 +219,13 @@ impl<S: Seam> CoreState<S> {
         self.log_pressure_percent() > 0
     }
 
-    /// How far the oldest data of the log is past its age, up to [`LATENESS_PERCENT_MAX`] at twice the age.
-    pub fn log_lateness_percent(&self) -> u64 {
-        self.log_gauges.lateness_percent.get()
+    /// Pressure on destage by the age of the log's oldest segment: 0 up to the age limit of logged data,
+    /// [`AGE_PRESSURE_PERCENT_MAX`] from twice the limit on. Measured at each tick.
+    pub fn log_age_pressure_percent(&self) -> u64 {
+        self.log_gauges.age_pressure_percent.get()
     }
 
-    /// Measures the log's fill level and age.
+    /// Measures the pressure on destage by the log's fill level and age.
     pub fn measure_log_pressure(&self) {
         let pressure = self.log.borrow().as_ref().map_or(0, |store| {
             let (free, total) = store.room();
@@ -234,11 +236,11 @@ impl<S: Seam> CoreState<S> {
         self.log_gauges.pressure_percent.set(pressure);
         let since = self.log.borrow().as_ref().and_then(Store::oldest_since);
         self.log_gauges.oldest_segment_since.set(since);
-        let age_max = self.spec.dirty_age_max.0.saturating_mul(LOGGED_AGE_FACTOR).max(1);
-        let late = since.map_or(0, |since| self.seam.now().since(since).0.saturating_sub(age_max));
+        let age_limit = self.spec.dirty_age_max.0.saturating_mul(LOGGED_AGE_FACTOR).max(1);
+        let late = since.map_or(0, |since| self.seam.now().since(since).0.saturating_sub(age_limit));
         self.log_gauges
-            .lateness_percent
-            .set(late.saturating_mul(LATENESS_PERCENT_MAX).div_euclid(age_max).min(LATENESS_PERCENT_MAX));
+            .age_pressure_percent
+            .set(late.saturating_mul(AGE_PRESSURE_PERCENT_MAX).div_euclid(age_limit).min(AGE_PRESSURE_PERCENT_MAX));
     }
 
     /// Records the number of free segments at which a volume found the log full of other volumes' records.
@@ -303,10 +305,10 @@ impl<S: Seam> CoreState<S> {
         self.shards.borrow().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Number of blocks of all shards that are not clean.
-    pub fn not_clean_blocks(&self) -> u64 {
+    /// Number of zero-ranges of all shards, and of blocks that are not clean.
+    pub fn not_clean_units(&self) -> u64 {
         let shards = self.shards.borrow();
-        shards.values().filter_map(Weak::upgrade).map(|shard| shard.state.borrow().not_clean_blocks()).sum()
+        shards.values().filter_map(Weak::upgrade).map(|shard| shard.state.borrow().not_clean_units()).sum()
     }
 
     /// Evicts clean blocks until `count` buffers are free, if there are as many.

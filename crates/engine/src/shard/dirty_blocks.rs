@@ -56,8 +56,8 @@ impl DirtyBlocks {
         blocks.skip_while(move |block| *block < from)
     }
 
-    /// The first run from `from` on that starts with a block accepted by `is_eligible`, extended over neighbours that
-    /// `joins` accepts, up to the next multiple of `boundary_blocks` blocks. Examines at most `examined_blocks_max`
+    /// The run around the first block from `from` on that `is_eligible` accepts: extended both ways over neighbours
+    /// that `joins` accepts, within the block's stripe of `boundary_blocks` blocks. Examines at most `examined_blocks_max`
     /// blocks; `Err` holds the block at which to continue.
     pub fn next_run(
         &self,
@@ -75,8 +75,7 @@ impl DirtyBlocks {
             if !is_eligible(first) {
                 continue;
             }
-            // The run is extended backwards as well: an eligible block in the middle of a dirty run takes its whole
-            // stripe along.
+            // An eligible block in the middle of a dirty run takes along the blocks before it, too.
             let stripe_start = first.align_down(boundary_blocks);
             let mut start = first;
             while start > stripe_start && self.contains(start.previous()) && joins(start.previous()) {
@@ -96,17 +95,17 @@ impl DirtyBlocks {
 mod tests {
     use super::*;
 
-    fn order(blocks: &[u64]) -> DirtyBlocks {
-        let mut order = DirtyBlocks::default();
-        blocks.iter().for_each(|block| order.insert(BlockNo(*block)));
-        order
+    fn dirty(blocks: &[u64]) -> DirtyBlocks {
+        let mut dirty_blocks = DirtyBlocks::default();
+        blocks.iter().for_each(|block| dirty_blocks.insert(BlockNo(*block)));
+        dirty_blocks
     }
 
     #[test]
     fn adjacent_blocks_are_merged_up_to_the_stripe() {
-        let order = order(&[3, 14, 15, 16, 17, 31, 32, 40]);
+        let dirty_blocks = dirty(&[3, 14, 15, 16, 17, 31, 32, 40]);
         let blocks = |start, end| Some(BlockNo(start)..BlockNo(end));
-        let run = |from| order.next_run(BlockNo(from), 16, 100, |_| true, |_| true).expect("few blocks");
+        let run = |from| dirty_blocks.next_run(BlockNo(from), 16, 100, |_| true, |_| true).expect("few blocks");
         assert_eq!(run(0), blocks(3, 4));
         assert_eq!(run(4), blocks(14, 16));
         assert_eq!(run(16), blocks(16, 18));
@@ -117,18 +116,18 @@ mod tests {
 
     #[test]
     fn search_is_bounded() {
-        let order = order(&(0..100).collect::<Vec<_>>());
-        assert_eq!(order.next_run(BlockNo(0), 16, 10, |_| false, |_| true), Err(BlockNo(10)));
-        assert_eq!(order.next_run(BlockNo(95), 16, 10, |_| false, |_| true), Ok(None));
+        let dirty_blocks = dirty(&(0..100).collect::<Vec<_>>());
+        assert_eq!(dirty_blocks.next_run(BlockNo(0), 16, 10, |_| false, |_| true), Err(BlockNo(10)));
+        assert_eq!(dirty_blocks.next_run(BlockNo(95), 16, 10, |_| false, |_| true), Ok(None));
     }
 
     #[test]
     fn blocks_are_counted_once() {
-        let mut order = order(&[1, 1, 2]);
-        assert_eq!(order.len(), 2);
-        order.remove(BlockNo(1));
-        order.remove(BlockNo(1));
-        assert_eq!(order.len(), 1);
-        assert!(!order.contains(BlockNo(1)) && order.contains(BlockNo(2)));
+        let mut dirty_blocks = dirty(&[1, 1, 2]);
+        assert_eq!(dirty_blocks.len(), 2);
+        dirty_blocks.remove(BlockNo(1));
+        dirty_blocks.remove(BlockNo(1));
+        assert_eq!(dirty_blocks.len(), 1);
+        assert!(!dirty_blocks.contains(BlockNo(1)) && dirty_blocks.contains(BlockNo(2)));
     }
 }

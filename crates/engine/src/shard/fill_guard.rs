@@ -121,11 +121,11 @@ mod tests {
     fn read_joins_fill_but_not_query_and_write_invalidates_query() {
         let world = World::new(WorldSpec::new(1));
         let (memory, mut state) = (MemoryCache::new(world.seam()), State::new(0));
-        let query = state.issue_fill_guard(&memory, 0, BlockNo(0).run(16), false);
+        let query = state.issue_fill_guard(&memory, 0, BlockNo(0).range_of_len(16), false);
         assert!(state.fill_guard_for(BlockNo(3), Sectors::ALL).is_none());
         state.invalidate_fills(BlockNo(3).single(), Sectors::ALL);
         assert_eq!((query.invalidated(BlockNo(3)), query.invalidated(BlockNo(4))), (Sectors::ALL, Sectors::NONE));
-        let fill = state.issue_fill_guard(&memory, 0, BlockNo(0).run(16), true);
+        let fill = state.issue_fill_guard(&memory, 0, BlockNo(0).range_of_len(16), true);
         assert!(state.fill_guard_for(BlockNo(3), Sectors::ALL).is_some_and(|guard| Rc::ptr_eq(guard, &fill)));
     }
 }

@@ -35,7 +35,7 @@ pub struct LogFlushProgress {
 pub struct BackgroundFlushes {
     /// A flush of the backing, or of the whole volume, that no client requested is running.
     pub is_background_flush_running: Cell<bool>,
-    /// Time at which the last one began.
+    /// Time at which the last one began, or at which the volume was attached.
     pub last_backing_flush_at: Cell<Nanos>,
     /// A flush of the log is in flight.
     pub is_log_flush_running: Cell<bool>,

@@ -117,8 +117,8 @@ pub struct KeptTotals {
 }
 
 impl<S: Seam> CoreState<S> {
-    /// True if another record may be kept; it then counts as kept.
-    pub fn may_keep_record(&self) -> bool {
+    /// Counts another record as kept. Returns false if there is no room for it.
+    pub fn reserve_kept_record(&self) -> bool {
         let entries_max = self.seam().blocks_total() * BLOCK_BYTES / INDEX_MEMORY_DIVISOR / ENTRY_BYTES;
         let entries = self.kept_totals.record_count.get();
         self.kept_totals.record_count.set(entries + usize::from(entries < entries_max));

@@ -33,7 +33,7 @@ use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 use crate::backing::{AnyDisk, Cause, Datastore, Dispatch, IoSlot, Priority};
 use crate::flash_tier::FlashTier;
 use crate::memory::{BlockNo, MemoryCache, Sectors};
-use crate::policy::curve::Curves;
+use crate::policy::curve::VolumeCurves;
 use crate::spec::Sabotage;
 use crate::stats::Counters;
 use crate::telemetry::SlowRequests;
@@ -98,7 +98,7 @@ pub struct Shard<S: Seam> {
     /// Counters.
     pub counters: Counters,
     /// Miss-ratio curves.
-    pub curves: RefCell<Curves>,
+    pub curves: RefCell<VolumeCurves>,
     /// The memory quota.
     pub memory_quota: Cell<MemoryQuota>,
     /// The flash tier: its clean pages on flash.
@@ -112,7 +112,7 @@ pub struct Shard<S: Seam> {
     /// True if all dirty data must be destaged. The tombstones of a drain are the volume's last records: flushes that a
     /// command starts go to the backing.
     pub is_draining: Cell<bool>,
-    /// No write is sent to the backing for now: its size is being changed, or the volume is being stopped.
+    /// No write is sent to the backing: its size is being changed, or the volume is being stopped or was abandoned.
     pub is_destage_held: Cell<bool>,
     /// Flushes that no client requested.
     pub background_flushes: BackgroundFlushes,
@@ -215,13 +215,13 @@ impl<S: Seam> Shard<S> {
         self.core.has_log() && (self.uses_log() || self.state.borrow().log_tracker.has_records())
     }
 
-    /// Computes the limit of this shard's blocks that are not clean: two thirds of the free part of the core's limit.
-    /// So a single volume gets two thirds, and there is always room for another one (dynamic thresholds, Choudhury and
-    /// Hahne).
+    /// Computes the limit of this shard's zero-ranges and blocks that are not clean: two thirds of the free part of the
+    /// core's limit. So a single volume gets two thirds, and there is always room for another one (dynamic thresholds,
+    /// Choudhury and Hahne).
     pub fn compute_not_clean_limit_blocks(&self) -> u64 {
         let spec = self.core.spec();
         let core_limit = self.seam().blocks_total() as u64 * u64::from(spec.dirty_max_percent) / 100;
-        let others = self.core.not_clean_blocks().saturating_sub(self.state.borrow().not_clean_blocks());
+        let others = self.core.not_clean_units().saturating_sub(self.state.borrow().not_clean_units());
         let free = core_limit.saturating_sub(others);
         // Such blocks cannot be evicted: they may take at most half of the memory maximum.
         (free * 2 / 3).min(self.memory_max_blocks() / 2).max(1)

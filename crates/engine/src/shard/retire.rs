@@ -26,7 +26,7 @@ impl<S: Seam> Shard<S> {
         let keepable = self.state.borrow_mut().log_tracker.take_keepable_records();
         if self.keeps_records() {
             let mut kept = self.kept_records.borrow_mut();
-            let accepted = keepable.into_iter().take_while(|_| self.core.may_keep_record());
+            let accepted = keepable.into_iter().take_while(|_| self.core.reserve_kept_record());
             accepted.for_each(|(block, position)| kept.insert(block, position));
         }
     }

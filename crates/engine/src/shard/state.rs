@@ -1,7 +1,7 @@
 //! States of a shard's blocks and ranges, and all their transitions.
 //!
 //! Only this file changes `dirty_epoch`, `in_flight_epoch` and `written` of a slot. Each transition keeps the slot, the
-//! epochs' counts, the address order and the policy's pins consistent.
+//! epochs' counts, the dirty blocks and the policy's pins consistent.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -123,7 +123,8 @@ pub struct State {
     dirty_since_queue: VecDeque<(BlockNo, Nanos)>,
     /// Blocks in memory that are not clean.
     not_clean_blocks: u64,
-    /// Lower bound of the time since which any spilled block has been dirty; recovered ones count from the start on.
+    /// Lower bound of the times at which the spilled blocks became dirty or were logged; recovered ones count from the
+    /// start on.
     spilled_since: Nanos,
     /// Number of blocks being reloaded for destage.
     pub reloading_blocks: u64,
@@ -138,13 +139,13 @@ impl State {
     }
 
     /// Number of zero-ranges and of blocks that are not clean.
-    pub fn not_clean_blocks(&self) -> u64 {
+    pub fn not_clean_units(&self) -> u64 {
         self.not_clean_blocks + self.zeroes.len() as u64
     }
 
     /// True if there is work that depends on time.
     pub fn needs_tick(&self) -> bool {
-        self.not_clean_blocks() > 0 || self.log_tracker.spilled_count() > 0
+        self.not_clean_units() > 0 || self.log_tracker.spilled_count() > 0
     }
 
     /// Completions on the backing that await its flush; a block written several times counts each time.
@@ -202,8 +203,8 @@ impl State {
         self.not_clean_blocks += u64::from(was_clean);
         memory.update_pin(id, was_clean);
         if self.dirty_since_queue.len() as u64 > 2 * self.dirty_blocks.len() + 1024 {
-            let order = &self.dirty_blocks;
-            self.dirty_since_queue.retain(|(block, _)| order.contains(*block));
+            let dirty_blocks = &self.dirty_blocks;
+            self.dirty_since_queue.retain(|(block, _)| dirty_blocks.contains(*block));
         }
     }
 
@@ -219,12 +220,13 @@ impl State {
         self.dirty_since_queue.front().map(|(_, since)| *since)
     }
 
-    /// Records that no spilled block was logged before `since`.
-    pub fn limit_spilled_age(&mut self, since: Nanos) {
+    /// Raises the lower bound for spilled blocks to `since`: all of them were logged at that time or later.
+    pub fn raise_spilled_since(&mut self, since: Nanos) {
         self.spilled_since = self.spilled_since.max(since);
     }
 
-    /// Time since which the oldest dirty block or range has been dirty, spilled blocks included.
+    /// Time since which the oldest dirty block or range has been dirty. Blocks in flight do not count, and spilled
+    /// blocks count by their lower bound.
     pub fn oldest_dirty<S: Seam>(&mut self, memory: &MemoryCache<S>, volume_number: u32) -> Option<Nanos> {
         let block = self.oldest_dirty_in_memory(memory, volume_number);
         let spilled = (self.log_tracker.spilled_count() > 0).then_some(self.spilled_since);
@@ -388,9 +390,9 @@ impl State {
         let block = slot.block;
         let is_idle = slot.dirty_epoch.is_some() && slot.in_flight_epoch.is_none() && slot.written.is_none();
         // A block reloaded for destage is destaged, unless the backing refuses it.
-        let stays = !slot.is_transit || self.failures.contains(block);
+        let is_awaiting_destage = slot.is_transit && !self.failures.contains(block);
         is_idle
-            && stays
+            && !is_awaiting_destage
             && slot.present == Sectors::ALL
             && self.log_tracker.can_spill(block)
             && !self.write_waits.contains(block)
@@ -472,13 +474,13 @@ impl State {
     /// Like [`State::retire_zeroes`] for all records, and in spite of changes that a flush has yet to record, if they
     /// are durable on the backing.
     pub fn retire_durable_zeroes<S: Seam>(&mut self, memory: &MemoryCache<S>, volume_number: u32) {
-        let (zeroes, order, operations) = (&self.zeroes, &self.dirty_blocks, &self.operations);
+        let (zeroes, dirty_blocks, operations) = (&self.zeroes, &self.dirty_blocks, &self.operations);
         let is_unclean = |block| memory.find(volume_number, block).is_some_and(|id| !memory.slot(id).is_clean());
         let has_written = self.written_blocks > 0;
         // While any block awaits a flush of the backing, every range may hold such blocks.
         let may_be_unclean = |blocks: &Range<BlockNo>| {
             let is_sent = operations.iter().any(|operation| are_overlapping(&operation.blocks, blocks));
-            let is_dirty = order.iter_from(blocks.start).next().is_some_and(|block| block < blocks.end);
+            let is_dirty = dirty_blocks.iter_from(blocks.start).next().is_some_and(|block| block < blocks.end);
             has_written || is_sent || is_dirty
         };
         self.log_tracker.retire_durable_zeroes(is_unclean, may_be_unclean, |blocks| zeroes.overlaps(blocks));
@@ -549,8 +551,8 @@ impl State {
             for replacement in replacements {
                 waits.iter().for_each(|wait| self.write_waits.add(replacement, wait));
             }
-            // Waits are registered at a range's first block. Inside another range, a later cut there would be taken for
-            // the whole range.
+            // Waits are registered at the first block of the range that they wait for. What replaces this range begins
+            // at `cut_start`. Inside it, the waits would look like those of a whole range to a later cut there.
             if cut_start < *start {
                 let moved = self.write_waits.take_waits(start.single());
                 self.write_waits.reassign(cut_start, moved);
@@ -574,7 +576,7 @@ impl State {
         cut.removed.iter().map(|(_, range)| obligation(range)).reduce(FlushObligation::merge)
     }
 
-    /// True if all blocks of a range still are zero-ranges that this operation writes.
+    /// True if all of `blocks` are still in zero-ranges that operation `id` writes.
     pub fn is_zeroed_by(&self, id: u64, blocks: &Range<BlockNo>) -> bool {
         // The range of a long job begins before its later steps.
         let first = self.zeroes.find(blocks.start).map(|(start, _)| start);

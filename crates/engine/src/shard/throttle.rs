@@ -14,10 +14,10 @@ use super::state::State;
 
 /// Percentage of the limit above which writers are slowed.
 pub const SOFT_LIMIT_PERCENT: u64 = 70;
-/// Percentage of the limit above which destage works without a flush or a waiting request, unless the log has room.
+/// Percentage of the limit from which on destage works without a flush or a waiting request, unless the log has room.
 const PRESSURE_PERCENT: u64 = 25;
-/// Percentage of the limit above which dirty data in memory counts as pressure although there is a flash log. Below it,
-/// memory spills into the log, and the log's free space determines the pressure.
+/// Percentage of the limit from which on dirty data in memory counts as pressure although there is a flash log. Below
+/// it, memory spills into the log, and the log's free space determines the pressure.
 const LOGGED_PRESSURE_PERCENT: u64 = 60;
 /// Cost units that destage may spend between two ticks at the soft limit, while clients are busy and there is room: one
 /// for each run, and one for each [`BLOCKS_PER_COST_UNIT`] blocks. No disk takes as many runs, and on a fast backing
@@ -40,7 +40,7 @@ const STREAM_BYPASS_DIVISOR: u64 = 8;
 /// State of a shard's back-pressure.
 #[derive(Default)]
 pub struct Throttle {
-    /// Limit of blocks that are not clean, as last updated.
+    /// Limit of zero-ranges and of blocks that are not clean, as last updated.
     pub limit_blocks: Cell<u64>,
     /// Start time of the next write above the soft limit.
     pub next_write_at: Cell<Nanos>,
@@ -96,18 +96,16 @@ impl<S: Seam> Shard<S> {
             self.last_request_at.set(self.seam().now());
         }
         self.refresh_throttle();
-        let not_clean_blocks = self.state.borrow().not_clean_blocks();
-        let pressure = self
-            .pressure_percent(not_clean_blocks)
-            .max(self.destage_pressure(not_clean_blocks))
-            .min(SOFT_LIMIT_PERCENT);
+        let not_clean_units = self.state.borrow().not_clean_units();
+        let pressure =
+            self.pressure_percent(not_clean_units).max(self.destage_pressure(not_clean_units)).min(SOFT_LIMIT_PERCENT);
         throttle.allowance_units.set((ALLOWANCE_UNITS_MAX * pressure / SOFT_LIMIT_PERCENT).max(ALLOWANCE_UNITS_MIN));
     }
 
     /// True if destage may send another run now. `is_background`: no request waits for it.
-    pub fn may_destage(&self, is_background: bool, not_clean_blocks: u64) -> bool {
+    pub fn may_destage(&self, is_background: bool, not_clean_units: u64) -> bool {
         let throttle = &self.throttle;
-        if self.slows_writers(not_clean_blocks) {
+        if self.slows_writers(not_clean_units) {
             return true;
         }
         let is_exhausted = is_background && throttle.are_clients_busy.get() && throttle.allowance_units.get() == 0;
@@ -130,41 +128,41 @@ impl<S: Seam> Shard<S> {
         self.throttle.limit_blocks.set(self.compute_not_clean_limit_blocks());
     }
 
-    /// Limit of this shard's blocks that are not clean, as last computed.
+    /// Limit of this shard's zero-ranges and blocks that are not clean, as last computed.
     pub fn not_clean_limit_blocks(&self) -> u64 {
         self.throttle.limit_blocks.get()
     }
 
     /// True if destage should work without a flush or a waiting request.
-    pub fn is_under_pressure(&self, not_clean_blocks: u64) -> bool {
-        not_clean_blocks * 100 >= self.throttle.limit_blocks.get() * PRESSURE_PERCENT
+    pub fn is_under_pressure(&self, not_clean_units: u64) -> bool {
+        not_clean_units * 100 >= self.throttle.limit_blocks.get() * PRESSURE_PERCENT
     }
 
     /// True if writers are slowed because dirty data is close to its limit.
-    pub fn slows_writers(&self, not_clean_blocks: u64) -> bool {
-        self.pressure_percent(not_clean_blocks) >= SOFT_LIMIT_PERCENT
+    pub fn slows_writers(&self, not_clean_units: u64) -> bool {
+        self.pressure_percent(not_clean_units) >= SOFT_LIMIT_PERCENT
     }
 
     /// Pressure of dirty data: the fill level of memory, or with a log the higher one of memory and the log, each from
     /// where destage begins (0) to where nothing else may delay it (100). Destage's limit in the backing's queue grows
     /// with it.
-    pub fn destage_pressure(&self, not_clean_blocks: u64) -> u64 {
-        let memory = self.pressure_percent(not_clean_blocks);
+    pub fn destage_pressure(&self, not_clean_units: u64) -> u64 {
+        let memory = self.pressure_percent(not_clean_units);
         if !self.uses_log() {
             return memory;
         }
         let memory_pressure = memory.saturating_sub(LOGGED_PRESSURE_PERCENT) * 100 / (100 - LOGGED_PRESSURE_PERCENT);
-        memory_pressure.max(self.core.log_pressure_percent()).max(self.core.log_lateness_percent())
+        memory_pressure.max(self.core.log_pressure_percent()).max(self.core.log_age_pressure_percent())
     }
 
     /// True if dirty data in memory counts as pressure although there is a flash log.
-    pub fn has_memory_pressure(&self, not_clean_blocks: u64) -> bool {
-        self.pressure_percent(not_clean_blocks) >= LOGGED_PRESSURE_PERCENT
+    pub fn has_memory_pressure(&self, not_clean_units: u64) -> bool {
+        self.pressure_percent(not_clean_units) >= LOGGED_PRESSURE_PERCENT
     }
 
     /// Dirty data in percent of the limit.
-    pub fn pressure_percent(&self, not_clean_blocks: u64) -> u64 {
-        (not_clean_blocks * 100).checked_div(self.throttle.limit_blocks.get()).unwrap_or(0).min(100)
+    pub fn pressure_percent(&self, not_clean_units: u64) -> u64 {
+        (not_clean_units * 100).checked_div(self.throttle.limit_blocks.get()).unwrap_or(0).min(100)
     }
 
     /// True if a client waits for destage as such, and not for a particular block: for a flush, or for space in memory
@@ -172,7 +170,7 @@ impl<S: Seam> Shard<S> {
     pub fn client_waits_for_progress(&self, state: &State) -> bool {
         let was_log_crowded_at_tick = self.core.log_pressure_percent() == 100;
         state.backing_flush.single_flight.is_running()
-            || self.slows_writers(state.not_clean_blocks())
+            || self.slows_writers(state.not_clean_units())
             || was_log_crowded_at_tick
     }
 

@@ -46,7 +46,7 @@ impl<S: Seam> Volume<S> {
     /// Like [`Volume::write`], for any bytes.
     pub async fn write_bytes(&self, at: ByteOffset, bytes: &[u8], flags: WriteFlags) -> Result<(), RequestError> {
         let around = round_out(at, bytes.len() as u64)?;
-        if around == at.run(bytes.len() as u64) {
+        if around == at.range_of_len(bytes.len() as u64) {
             return self.write(at, bytes.len(), flags, &mut &bytes[..]).await;
         }
         let mut route = Route::new(self, Access::Change);

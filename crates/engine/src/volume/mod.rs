@@ -19,7 +19,7 @@ use crate::admin::UNMARK_TIMEOUT;
 use crate::backing::{Dispatch, ReservationError};
 use crate::flash_tier::FlashTier;
 use crate::memory::{BlockNo, PREFETCHED_ENTRIES_MAX};
-use crate::policy::curve::VolumeCurves;
+use crate::policy::curve::VolumeCurveStats;
 use crate::shard::core_state::CoreState;
 use crate::shard::flush_progress::BackgroundFlushes;
 use crate::shard::state::State;
@@ -220,7 +220,7 @@ impl<S: Seam> Volume<S> {
     }
 
     /// Miss-ratio curves of recent requests.
-    pub fn curves(&self) -> VolumeCurves {
+    pub fn curves(&self) -> VolumeCurveStats {
         self.0.shard.curves.borrow().stats()
     }
 

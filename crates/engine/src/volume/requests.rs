@@ -93,7 +93,7 @@ impl<S: Seam> Volume<S> {
         let is_allowed =
             !spec.is_standby && self.current().is_free() && self.current().check_write(at, len_bytes as u64).is_ok();
         let is_written =
-            is_allowed && locks.is_free(&at.run(len_bytes as u64)) && shard.try_write(at, len_bytes, source);
+            is_allowed && locks.is_free(&at.range_of_len(len_bytes as u64)) && shard.try_write(at, len_bytes, source);
         if is_written {
             self.1.record_change();
         }
@@ -129,7 +129,7 @@ impl<S: Seam> Volume<S> {
         self.wait_for_limit(len_bytes as u64, &trace).await;
         let _inside = self.enter().await?;
         self.check_write(at, len_bytes as u64)?;
-        let _range_lock = self.0.locks.lock_shared(at.run(len_bytes as u64)).await;
+        let _range_lock = self.0.locks.lock_shared(at.range_of_len(len_bytes as u64)).await;
         trace.record(Step::Gate, self.now());
         let result = self.0.shard.write(at, len_bytes, flags, source, &trace).await;
         self.0.shard.slow_requests.record(&trace, OpKind::Write, at, len_bytes as u64, self.now());
@@ -179,7 +179,7 @@ impl<S: Seam> Volume<S> {
         self.wait_for_limit(0, &LatencyTrace::new(self.now())).await;
         let _inside = self.enter().await?;
         self.check_write(at, len_bytes)?;
-        let _range_lock = self.0.locks.lock_shared(at.run(len_bytes)).await;
+        let _range_lock = self.0.locks.lock_shared(at.range_of_len(len_bytes)).await;
         let result = self.0.shard.zero(at, len_bytes, flags).await;
         self.count_error(result)
     }

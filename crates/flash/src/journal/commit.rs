@@ -19,6 +19,9 @@ use crate::state::Inner;
 use crate::state::retirements::release;
 use task_sync::{BoxFuture, join};
 
+/// A half of the journal is nearly full when less than this share of it is free: one in this many blocks.
+const NEARLY_FULL_DIVISOR: u32 = 8;
+
 /// The records of a commit, and the changes to apply when it is durable.
 struct PendingCommit {
     records: Vec<JournalRecord>,
@@ -93,12 +96,12 @@ async fn commit_once<S: Seam>(inner: &Rc<Inner<S>>) -> Result<(), StoreError> {
         let head = write(inner, &devices, checkpoint.head, commit_no, &commit.records, true).await?;
         let journal = &mut inner.pages.borrow_mut().journal;
         journal.head = head;
-        journal.mirror_members = devices.iter().map(|device| device.member).collect();
+        journal.journal_members = devices.iter().map(|device| device.member).collect();
     } else if commit.records.is_empty() {
         return apply_commit(inner, commit, last_commit_no);
     } else {
         let (mut devices, head) = (inner.log_devices(), inner.pages.borrow().journal.head);
-        devices.retain(|device| inner.pages.borrow().journal.mirror_members.contains(&device.member));
+        devices.retain(|device| inner.pages.borrow().journal.journal_members.contains(&device.member));
         let head = write(inner, &devices, head, commit_no, &commit.records, true).await?;
         inner.pages.borrow_mut().journal.head = head;
         checkpoint::append_commit(inner, commit_no, &commit.records).await?;
@@ -115,21 +118,21 @@ fn has_room<S: Seam>(inner: &Inner<S>) -> bool {
     let blocks_to_come = block_count_for(state.table.slot_count() + state.table.slot_count() / 8) as u32;
     let checkpoint_blocks =
         journal.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.head.block_index + blocks_to_come);
-    !journal.mirror_members.is_empty()
+    !journal.journal_members.is_empty()
         && needed <= journal.free_blocks()
         && checkpoint_blocks + needed < journal.half_blocks
 }
 
-/// Begins a checkpoint if the half is nearly full, if a log member lacks it, or if one was requested.
+/// Begins a checkpoint if the half is nearly full, if a log member lacks a part of it, or if one was requested.
 fn begin_checkpoint<S: Seam>(inner: &Rc<Inner<S>>) {
     let log: Vec<_> = inner.log_devices();
     let mut state = inner.pages.borrow_mut();
     let needed = block_count_for(state.pending_records_max()) as u32;
     let journal = &mut state.journal;
-    let mirror_incomplete = log.iter().any(|device| !journal.mirror_members.contains(&device.member));
-    let is_nearly_full = journal.free_blocks() < (journal.half_blocks / 8).max(2).max(needed);
+    let lacks_member = log.iter().any(|device| !journal.journal_members.contains(&device.member));
+    let is_nearly_full = journal.free_blocks() < (journal.half_blocks / NEARLY_FULL_DIVISOR).max(2).max(needed);
     if journal.checkpoint.is_none()
-        && (is_nearly_full || mirror_incomplete || std::mem::take(&mut journal.is_checkpoint_requested))
+        && (is_nearly_full || lacks_member || std::mem::take(&mut journal.is_checkpoint_requested))
     {
         journal.generation = journal.generation.next();
         journal.checkpoint = Some(Checkpoint::new(journal.head, journal.generation, &log));
@@ -279,7 +282,7 @@ pub(super) async fn write<S: Seam>(
     };
     let count = block_count_for(records.len());
     if head.block_index as usize + count > half_blocks as usize {
-        return Err(StoreError::Failed("the map journal is too small for its checkpoint".to_owned()));
+        return Err(StoreError::JournalTooSmall);
     }
     let mut devices: Vec<Device<S>> = devices.to_vec();
     let mut remaining = count;
@@ -326,7 +329,7 @@ pub(super) async fn write<S: Seam>(
         devices.retain(|device| !failures.iter().any(|(member, _)| *member == device.member));
         remove_failed_members(inner, failures).await?;
         if devices.is_empty() {
-            return Err(StoreError::Failed("no device with the map journal is left in service".to_owned()));
+            return Err(StoreError::JournalLost);
         }
     }
     Ok(head)

@@ -25,7 +25,7 @@ use crate::state::Inner;
 const READ_BLOCKS: u32 = 64;
 /// Above this number of free buffers in the pool, reads of the map may take buffers from it.
 const FREE_BUFFERS_LOW_WATERMARK: usize = 1_024;
-/// Number of blocks past the end that are searched for later commits.
+/// Maximum number of blocks past the end that are searched for later commits.
 const SEARCH_BLOCKS: u32 = 1_024;
 
 /// The outcome of loading the map.
@@ -154,9 +154,9 @@ async fn read_half<S: Seam>(inner: &Inner<S>, devices: &[Device<S>], first: Jour
             let is_next = |(header, checksum): &(JournalHeader, u32)| {
                 let is_expected_block =
                     (header.generation, header.block_index) == (first.generation, from + index as u32);
-                let follows_checkpoint = header.block_index > 0 || *checksum == first.previous_checksum;
+                let is_of_this_half = header.block_index > 0 || *checksum == first.previous_checksum;
                 is_expected_block
-                    && follows_checkpoint
+                    && is_of_this_half
                     && header.previous_checksum == half.head.previous_checksum
                     && header.boot_epoch >= boot_epoch
             };
@@ -355,7 +355,7 @@ fn adopt_map<S: Seam>(inner: &Inner<S>, mut half: LoadedHalf, generations: &BTre
     state.journal.head = half.head;
     state.journal.last_durable_commit = half.last_commit;
     let log = inner.log_devices();
-    state.journal.mirror_members =
+    state.journal.journal_members =
         if half.is_mirrored { log.iter().map(|device| device.member).collect() } else { Vec::new() };
     // A mirror that lacks blocks gets the whole map by a checkpoint. Until then no commit is written to this half.
     state.journal.is_checkpoint_requested = !half.is_mirrored;
@@ -401,7 +401,7 @@ pub fn start_empty_map<S: Seam>(inner: &Inner<S>, durable: CommitNo) {
     }
     state.clear_map();
     let journal = &mut state.journal;
-    journal.mirror_members.clear();
+    journal.journal_members.clear();
     journal.checkpoint = None;
     journal.last_durable_commit = journal.last_durable_commit.max(durable);
     journal.head.block_index = journal.half_blocks;

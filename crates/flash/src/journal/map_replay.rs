@@ -149,7 +149,7 @@ impl MapReplay {
     /// Drops the pages of a volume.
     fn drop_pages(&mut self, volume_number: u16) {
         let slots = self.frames.values().flat_map(|frame| self.table.slots_of(*frame));
-        let of_volume = |slot: &SlotId| self.table.is_page(*slot) && page_of(self.table.key(*slot)).0 == volume_number;
+        let of_volume = |slot: &SlotId| self.table.has_key(*slot) && page_of(self.table.key(*slot)).0 == volume_number;
         for slot in slots.filter(of_volume).collect::<Vec<_>>() {
             self.table.restore(slot, None, self.table.generation(slot));
         }

@@ -28,7 +28,7 @@ pub struct Region {
 impl Region {
     /// The blocks of the region.
     pub fn blocks(self) -> Range<BlockNo> {
-        BlockNo(self.index * REGION_BLOCKS).run(REGION_BLOCKS)
+        BlockNo(self.index * REGION_BLOCKS).range_of_len(REGION_BLOCKS)
     }
 
     /// All regions that a volume may have.
@@ -68,12 +68,12 @@ impl DirtyRegion {
 #[derive(Default)]
 pub struct DirtyRegions {
     regions: BTreeMap<Region, DirtyRegion>,
-    /// Number of writes begun.
+    /// Counts writes that begin, once for each region, and restored regions.
     write_count: u64,
 }
 
 impl DirtyRegions {
-    /// Number of writes begun since the opening.
+    /// A counter that grows with every write that begins.
     pub fn write_count(&self) -> u64 {
         self.write_count
     }

@@ -11,6 +11,13 @@ use crate::format::superblock::Superblock;
 use crate::number::{CommitNo, HalfGeneration, MemberNo};
 use task_sync::Reply;
 
+/// A checkpoint takes at most this percentage of a half; the rest is for commits beside and after it.
+const CHECKPOINT_PERCENT_MAX: u64 = 75;
+/// Share of a checkpoint for the records of segments, volumes and members: one in this many records.
+const OTHER_RECORDS_DIVISOR: usize = 50;
+/// Share of a half for recent writes: one in this many records.
+const RECENT_WRITES_DIVISOR: usize = 8;
+
 /// The position of the next block of a half.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JournalHead {
@@ -30,13 +37,14 @@ pub struct Journal<S: Seam> {
     pub half_blocks: u32,
     /// The position of the next commit.
     pub head: JournalHead,
-    /// The last durable commit.
+    /// The last durable commit. These numbers are on the devices and continue after an opening. A commit without
+    /// records gets one only if it completes a checkpoint.
     pub last_durable_commit: CommitNo,
-    /// Members that hold the whole half that commits go to.
-    pub mirror_members: Vec<MemberNo>,
+    /// Log members that hold the whole half that commits go to.
+    pub journal_members: Vec<MemberNo>,
     /// The checkpoint in progress.
     pub checkpoint: Option<Checkpoint>,
-    /// A checkpoint is requested although the half has free blocks.
+    /// The next commit is to begin a checkpoint, even if the half has free blocks.
     pub is_checkpoint_requested: bool,
     /// The highest generation of a half.
     pub generation: HalfGeneration,
@@ -44,17 +52,17 @@ pub struct Journal<S: Seam> {
     pub pending_records: Vec<JournalRecord>,
     /// Members whose identity is recorded in the journal.
     pub recorded_members: BTreeSet<MemberNo>,
-    /// Number of commits that have begun.
+    /// Number of commits that have begun since the opening, those without records included.
     pub commits_begun: u64,
-    /// Number of commits that have succeeded.
+    /// The last commit that has succeeded, counted like [`Journal::commits_begun`].
     pub commits_done: u64,
-    /// Tasks that wait for a commit, with the number of that commit.
+    /// Tasks that wait for a commit, each with the commit's number, counted like [`Journal::commits_begun`].
     waiters: Vec<(u64, Reply<bool>)>,
     /// Pending records are to be written without delay.
     pub is_urgent: bool,
     /// A task is writing commits.
     pub is_running: bool,
-    /// A task waits for the lazy delay to pass.
+    /// A task waits for `LAZY_COMMIT_DELAY` to pass.
     pub is_timer_set: bool,
     /// Spare buffers for blocks.
     pub spare_buffers: Vec<S::BlockMut>,
@@ -69,7 +77,7 @@ impl<S: Seam> Journal<S> {
             half_blocks: (superblock.journal_bytes / 2 / BLOCK_BYTES as u64) as u32,
             head: JournalHead::default(),
             last_durable_commit: CommitNo(0),
-            mirror_members: Vec::new(),
+            journal_members: Vec::new(),
             checkpoint: None,
             is_checkpoint_requested: false,
             generation: HalfGeneration(0),
@@ -96,15 +104,17 @@ impl<S: Seam> Journal<S> {
         self.half_blocks.saturating_sub(self.head.block_index)
     }
 
-    /// Maximum number of slots that fit a checkpoint.
+    /// Maximum number of slots of the map: as many as fit a checkpoint beside all other records.
     pub fn slots_max(&self) -> usize {
-        let records = u64::from(self.half_blocks) * 3 / 4 * RECORDS_MAX as u64;
-        (records as usize).saturating_sub(DIRTY_REGIONS_MAX + self.recent_writes_max() + records as usize / 50)
+        let blocks = u64::from(self.half_blocks) * CHECKPOINT_PERCENT_MAX / 100;
+        let records = blocks as usize * RECORDS_MAX;
+        let other_records = DIRTY_REGIONS_MAX + self.recent_writes_max() + records / OTHER_RECORDS_DIVISOR;
+        records.saturating_sub(other_records)
     }
 
-    /// Maximum number of recent writes that fit a checkpoint.
+    /// Maximum number of recent writes: a fixed share of a half.
     pub fn recent_writes_max(&self) -> usize {
-        self.half_blocks as usize * RECORDS_MAX / 8
+        self.half_blocks as usize * RECORDS_MAX / RECENT_WRITES_DIVISOR
     }
 
     /// Stops the journal and fails its waiters.
@@ -170,7 +180,7 @@ impl Checkpoint {
         self.members.iter().any(|(included, _)| *included == member)
     }
 
-    /// True when no device has reconnected, and so may have lost a part of the checkpoint.
+    /// False if one of these devices has reconnected since the start: it may have lost a part of the checkpoint.
     pub fn is_intact<S: Seam>(&self, devices: &[Device<S>]) -> bool {
         devices.iter().all(|device| self.members.contains(&(device.member, device.disk.connection_epoch())))
     }

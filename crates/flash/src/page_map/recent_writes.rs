@@ -329,7 +329,7 @@ mod tests {
         recent_writes.push(3, BlockNo(19), 1);
         // Its durable entry falls out, and a new one is added.
         assert_eq!((recent_writes.proven(3).len(), recent_writes.pending_count(), recent_writes.len()), (256, 2, 256));
-        assert_eq!(recent_writes.remove(3, BlockNo(18).run(2)).len(), 3);
+        assert_eq!(recent_writes.remove(3, BlockNo(18).range_of_len(2)).len(), 3);
         assert_eq!((recent_writes.pending_count(), recent_writes.take_pending()), (0, vec![]));
     }
 
@@ -349,7 +349,8 @@ mod tests {
         assert_eq!(removed, [JournalRecord::RecentWriteRemoved { volume_number: 3, block: BlockNo(2) }]);
         assert_eq!(recent_writes.unproven(3), [3, 4].map(|block| (BlockNo(block), 100 + block as u32)));
         assert!(
-            recent_writes.has_unproven(3, &BlockNo(4).run(9)) && !recent_writes.has_unproven(3, &BlockNo(5).run(9))
+            recent_writes.has_unproven(3, &BlockNo(4).range_of_len(9))
+                && !recent_writes.has_unproven(3, &BlockNo(5).range_of_len(9))
         );
         let expected =
             JournalRecord::RecentWrite { volume_number: 3, block: BlockNo(1), checksum: 7_001, was_reread: true };
@@ -375,7 +376,7 @@ mod tests {
             let mut records = Vec::new();
             match random >> 55 & 63 {
                 0 => records = original.take_pending(),
-                1..6 => records = original.remove(3, block.run(4)),
+                1..6 => records = original.remove(3, block.range_of_len(4)),
                 6..9 => {
                     original.record_reread(3, block, if random >> 20 & 1 == 0 { ZEROES } else { (random >> 21) as u32 })
                 }

@@ -586,15 +586,15 @@ impl SlotTable {
         self.slots_of_key(key).any(|slot| self.phase(slot) == SlotPhase::Writing || self.has_flag(slot, ADDING))
     }
 
-    /// True when the slot holds a page, or a durable record may still list one for it.
-    pub fn is_page(&self, slot: SlotId) -> bool {
+    /// True when the slot has a page's key: it holds the page, or a durable record may still list the page for it.
+    pub fn has_key(&self, slot: SlotId) -> bool {
         self.key(slot) != NO_KEY
     }
 
     /// Drops restored pages whose volume has no number.
     pub fn drop_orphans(&mut self, volumes: &BTreeMap<u16, VolumeId>) {
         for slot in self.slot_ranges().into_iter().flatten() {
-            if self.is_page(slot) && !volumes.contains_key(&page_of(self.key(slot)).0) {
+            if self.has_key(slot) && !volumes.contains_key(&page_of(self.key(slot)).0) {
                 self.restore(slot, None, self.generation(slot));
             }
         }

@@ -24,7 +24,7 @@ impl<B> PageReadError<B> {
 /// The reason why a page was not accepted. It is harmless: the backing has the content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutError {
-    /// No slot is free now, the page is being written, or the map is not loaded.
+    /// No slot, buffer or volume number is free now, the page is being written, or the map is not loaded.
     #[error("no flash slot is free at the moment")]
     Busy,
     /// All evictable pages were used recently.
@@ -80,6 +80,6 @@ pub struct PagesStats {
     pub dirty_regions: u64,
     /// Bytes written since the opening, by member.
     pub members: Vec<MemberWrites>,
-    /// Memory of the map and the dirty regions, in bytes.
+    /// Memory of the map with its recent writes and pending records, in bytes.
     pub memory_bytes: u64,
 }

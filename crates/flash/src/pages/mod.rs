@@ -100,7 +100,7 @@ impl<S: Seam> Pages<S> {
             return Ok(());
         }
         // Only an unusable map ends the wait with the record still pending.
-        self.unusable_reason().map_or(Ok(()), |reason| Err(StoreError::Failed(reason)))
+        self.unusable_reason().map_or(Ok(()), |reason| Err(StoreError::MapUnusable(reason)))
     }
 
     /// Abandons an unusable map, after the owner has durably recorded that it is abandoned. The map is empty and

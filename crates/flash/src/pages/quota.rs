@@ -81,8 +81,8 @@ pub fn check_quota<S: Seam>(
     Ok(())
 }
 
-/// Recomputes the quotas in pages, if the number of slots or volumes has changed. If the minima exceed the room, all
-/// are reduced in proportion.
+/// Recomputes the quotas in pages, if the number of slots or volumes has changed, or if that was requested. If the
+/// minima exceed the room, all are reduced in proportion.
 pub fn refresh_limits<S: Seam>(inner: &Inner<S>, state: &mut PageState<S>) {
     if state.quotas.is_empty() && state.limits.is_empty() {
         return;
@@ -151,7 +151,7 @@ pub fn evict_for_entitled<S: Seam>(state: &mut PageState<S>) {
     for _ in 0..SEARCHED_SLOTS_MAX.min(state.table.slot_count()) {
         state.clock_hand = state.table.next_slot(state.clock_hand);
         let slot = state.clock_hand;
-        if is_page(state, slot) && evictability(state, slot) != Evictability::Protected {
+        if holds_page(state, slot) && evictability(state, slot) != Evictability::Protected {
             state.drop_page(slot, DropRecord::Own);
             state.counters.evictions += 1;
             return;
@@ -177,7 +177,7 @@ pub fn make_room_within_quota<S: Seam>(state: &mut PageState<S>, volume_number: 
             break;
         }
         hand = state.table.next_slot(hand);
-        let is_own = is_page(state, hand) && page_of(state.table.key(hand)).0 == volume_number;
+        let is_own = holds_page(state, hand) && page_of(state.table.key(hand)).0 == volume_number;
         let is_pinned = || state.limits[&volume_number].quota.is_pinned(page_of(state.table.key(hand)).1);
         if is_own && !is_pinned() && !state.table.decrement_uses(hand) {
             state.drop_page(hand, DropRecord::Own);
@@ -189,6 +189,6 @@ pub fn make_room_within_quota<S: Seam>(state: &mut PageState<S>, volume_number: 
 }
 
 /// True when the slot holds a page without an addition in progress.
-fn is_page<S: Seam>(state: &PageState<S>, slot: SlotId) -> bool {
+fn holds_page<S: Seam>(state: &PageState<S>, slot: SlotId) -> bool {
     state.table.exists(slot) && state.table.phase(slot) == SlotPhase::Live && !state.table.has_flag(slot, ADDING)
 }

@@ -221,7 +221,7 @@ fn next_frame<S: Seam>(state: &PageState<S>, member: MemberNo, mut number: u32) 
     }
 }
 
-/// True for a page that can be read and that no one is writing.
+/// True for a page that can be read and that no task is writing.
 fn is_movable<S: Seam>(state: &PageState<S>, slot: SlotId) -> bool {
     let table = &state.table;
     let is_live =

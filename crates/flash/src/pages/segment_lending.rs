@@ -21,9 +21,9 @@ use crate::page_map::table::{Frame, SlotId, SlotPhase};
 use crate::state::{Inner, State};
 use task_sync::{BoxFuture, join};
 
-/// The log keeps 1/32 of the segments that it shares with the pages in reserve.
+/// The log's reserve: 1/32 of the segments that log and pages share.
 const RESERVE_SEGMENTS_DIVISOR: usize = 32;
-/// Minimum number of segments in reserve.
+/// Minimum number of segments of the log's reserve.
 const RESERVE_SEGMENTS_MIN: usize = 2;
 /// Maximum number of segments that are compared when one is reclaimed.
 const COMPARED_SEGMENTS_MAX: usize = 64;
@@ -91,8 +91,8 @@ fn available_segments<S: Seam>(store_state: &State<S>, state: &PageState<S>, cou
         }
         let is_log = entry.role == Role::Log;
         // A segment that was lent before a smaller device joined the log is past the end of the log now.
-        let is_lent = |number: &SegmentNo| *number < log_segments.end && state.reclaim_target != Some(*number);
-        let lent = store_state.segments.lent_segments().iter().copied().filter(|number| is_log && is_lent(number));
+        let is_lent = |segment: &SegmentNo| *segment < log_segments.end && state.reclaim_target != Some(*segment);
+        let lent = store_state.segments.lent_segments().iter().copied().filter(|segment| is_log && is_lent(segment));
         let end = SegmentNo(entry.segment_count);
         let page_only_segments =
             if is_log { log_segments.end..end.max(log_segments.end) } else { log_segments.start..end };
@@ -143,7 +143,8 @@ pub fn can_grow<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> bool {
         || !available_segments(&store_state, state, 1).is_empty())
 }
 
-/// Adds a segment to the page cache. A segment lent by the log is added on both log members.
+/// Adds up to two of the segments that can hold pages now to the page cache, possibly on one member. If there are none,
+/// the log lends a segment, which is added on every log member that has room for it.
 pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
     let (segments, store, segment_bytes, boot_epoch) = {
         let mut store_state = inner.state.borrow_mut();
@@ -151,11 +152,11 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
         let mut segments = available_segments(&store_state, &state, 2);
         if segments.is_empty() {
             let keep = reserve_segments(&store_state);
-            let Some(number) = store_state.segments.lend(keep) else { return };
+            let Some(segment) = store_state.segments.lend(keep) else { return };
             let members = store_state.superblock.numbered_members();
             let log = members.filter(|(member, _)| store_state.superblock.carries_log(*member));
-            let with_room = log.filter(|(_, entry)| number < SegmentNo(entry.segment_count));
-            segments.extend(with_room.map(|(member, _)| (member, number)));
+            let with_room = log.filter(|(_, entry)| segment < SegmentNo(entry.segment_count));
+            segments.extend(with_room.map(|(member, _)| (member, segment)));
         }
         (
             segments,
@@ -243,80 +244,83 @@ pub async fn reclaim_for_log<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
             return true;
         }
     }
-    let number = reclaim_segment(inner).await;
-    if let Some(number) = number {
+    let reclaimed = reclaim_segment(inner).await;
+    if let Some(segment) = reclaimed {
         let segments = &mut inner.state.borrow_mut().segments;
-        if segments.lent_segments().contains(&number) {
-            segments.return_lent(number);
+        if segments.lent_segments().contains(&segment) {
+            segments.return_lent(segment);
         }
     }
     let mut state = inner.pages.borrow_mut();
     (state.is_reclaiming, state.reclaim_target) = (false, None);
-    number.is_some()
+    reclaimed.is_some()
 }
 
-/// Drops the pages of the lent segment whose pages cost the least to drop, durably. Returns its number.
+/// Drops the pages of the lent segment whose pages cost the least to drop, durably. Returns the segment.
 async fn reclaim_segment<S: Seam>(inner: &Rc<Inner<S>>) -> Option<SegmentNo> {
     if !inner.pages.borrow().is_ready() {
         // Loading the map later finds that the segment was reclaimed.
-        let number = inner.state.borrow().segments.reclaimable_segments().next()?;
-        inner.pages.borrow_mut().reclaim_target = Some(number);
-        wait_for_writes(inner, number).await;
-        return Some(number);
+        let segment = inner.state.borrow().segments.reclaimable_segments().next()?;
+        inner.pages.borrow_mut().reclaim_target = Some(segment);
+        wait_for_writes(inner, segment).await;
+        return Some(segment);
     }
-    let (number, frames) = {
+    let (segment, frames) = {
         let store_state = inner.state.borrow();
         let mut state = inner.pages.borrow_mut();
-        let (number, frames) = choose_segment_to_reclaim(&store_state, &state)?;
-        state.reclaim_target = Some(number);
-        let mut dropped_frames = Vec::new();
-        for frame in frames {
-            let page_segment = state.table.frame(frame);
-            let record = JournalRecord::FreeSegment { member: page_segment.member, segment: page_segment.segment };
-            dropped_frames.push((frame, page_segment.segment_generation, record));
-            let slots = state.table.slots_of(frame);
+        let (segment, frame_nos) = choose_segment_to_reclaim(&store_state, &state)?;
+        state.reclaim_target = Some(segment);
+        let mut frames = Vec::new();
+        for frame_no in frame_nos {
+            let frame = state.table.frame(frame_no);
+            let record = JournalRecord::FreeSegment { member: frame.member, segment: frame.segment };
+            frames.push((frame_no, frame.segment_generation, record));
+            let slots = state.table.slots_of(frame_no);
             state.slot_lists.free.retain(|slot| !slots.contains(slot));
         }
-        (number, dropped_frames)
+        (segment, frames)
     };
     // Since `reclaim_target` is set, no new write to the segment begins.
-    wait_for_writes(inner, number).await;
+    wait_for_writes(inner, segment).await;
     {
         let mut state = inner.pages.borrow_mut();
-        for (frame, segment_generation, record) in frames {
+        for (frame_no, segment_generation, record) in frames {
             // Another task may have dropped the frame meanwhile, and its number may have been reused.
-            let is_same = |(number, page_segment): (u32, &Frame)| {
-                number == frame && page_segment.segment_generation == segment_generation
+            let is_same = |(other_no, other): (u32, &Frame)| {
+                other_no == frame_no && other.segment_generation == segment_generation
             };
             if state.table.frames().any(is_same) {
-                state.drop_frame(frame);
+                state.drop_frame(frame_no);
                 state.journal.pending_records.push(record);
             }
         }
     }
     wait_durable(inner).await;
-    Some(number)
+    Some(segment)
 }
 
-/// The lent segment whose pages cost the least to drop, with its frames: one for each log member with pages in it.
+/// The lent segment whose pages cost the least to drop, with the numbers of its frames: one for each log member with
+/// pages in it.
 fn choose_segment_to_reclaim<S: Seam>(store_state: &State<S>, state: &PageState<S>) -> Option<(SegmentNo, Vec<u32>)> {
     let compared = store_state.segments.reclaimable_segments().take(COMPARED_SEGMENTS_MAX);
-    let mut costs: BTreeMap<SegmentNo, (usize, Vec<u32>)> = compared.map(|number| (number, (0, Vec::new()))).collect();
-    for (number, frame) in state.table.frames().filter(|(_, frame)| store_state.superblock.carries_log(frame.member)) {
-        if let Some((cost, frames)) = costs.get_mut(&frame.segment) {
-            *cost += state.table.slots_of(number).map(|slot| drop_cost(state, slot)).sum::<usize>();
-            frames.push(number);
+    let mut costs: BTreeMap<SegmentNo, (usize, Vec<u32>)> =
+        compared.map(|segment| (segment, (0, Vec::new()))).collect();
+    for (frame_no, frame) in state.table.frames().filter(|(_, frame)| store_state.superblock.carries_log(frame.member))
+    {
+        if let Some((cost, frame_nos)) = costs.get_mut(&frame.segment) {
+            *cost += state.table.slots_of(frame_no).map(|slot| drop_cost(state, slot)).sum::<usize>();
+            frame_nos.push(frame_no);
         }
     }
-    let (number, (_, frames)) = costs.into_iter().min_by_key(|(number, (cost, _))| (*cost, *number))?;
-    Some((number, frames))
+    let (segment, (_, frame_nos)) = costs.into_iter().min_by_key(|(segment, (cost, _))| (*cost, *segment))?;
+    Some((segment, frame_nos))
 }
 
 /// Waits until no write to a reclaimed segment is in flight: a late write would overwrite a batch.
-async fn wait_for_writes<S: Seam>(inner: &Rc<Inner<S>>, number: SegmentNo) {
+async fn wait_for_writes<S: Seam>(inner: &Rc<Inner<S>>, reclaimed: SegmentNo) {
     let carries_log = |member: MemberNo| inner.state.borrow().superblock.carries_log(member);
     let has_writes = |state: &PageState<S>| {
-        state.writes_in_flight.keys().any(|(member, segment)| *segment == number && carries_log(*member))
+        state.writes_in_flight.keys().any(|(member, segment)| *segment == reclaimed && carries_log(*member))
     };
     while has_writes(&inner.pages.borrow()) {
         inner.seam.sleep(CHECK_INTERVAL).await;

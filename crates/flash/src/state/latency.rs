@@ -11,20 +11,21 @@ const SLOW_LATENCY_MIN: Nanos = Nanos::from_millis(1);
 /// Each slow request adds this to the score of slowness, each other one subtracts one (a leaky bucket).
 const SLOW_SCORE_PER_REQUEST: u32 = 2;
 /// At this score of slowness the device is removed: eight slow requests in a row.
-const SLOW_SCORE_MAX: u32 = 16;
-/// The number of blocks whose transfer takes about as long as a request's fixed cost.
-pub const BLOCKS_PER_REQUEST: u64 = 32;
+const REMOVAL_SCORE: u32 = 16;
+/// A request's fixed cost, in blocks that are read in about the same time.
+pub const REQUEST_COST_BLOCKS: u64 = 32;
 /// Number of blocks that are read in the time of programming one.
 const PROGRAM_WEIGHT: u64 = 4;
 /// Minimum time in which a device programs half of the writes in its buffer.
 const PENDING_PROGRAMS_HALF_LIFE: Nanos = Nanos::from_millis(25);
-/// Reads of two members are compared if they ended within this time.
+/// A member's recent reads are forgotten when no further one has ended within this time.
 const COMPARISON_WINDOW: Nanos = Nanos::from_millis(100);
 
 /// The latency history of one kind of request on a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LatencyHistory {
-    /// Exponential moving average of the latency, without slow requests.
+    /// Mean latency of the first [`SAMPLES_MIN`] requests, then an exponential moving average. A slow request changes
+    /// it only if the mirror was as slow.
     usual_latency_ns: u64,
     /// Number of measured requests, up to [`SAMPLES_MIN`].
     sample_count: u32,
@@ -35,8 +36,8 @@ pub struct LatencyHistory {
 }
 
 impl LatencyHistory {
-    /// True when the request was slow compared with the usual latency. Slow requests do not change the usual latency.
-    pub fn is_slow(&mut self, latency_ns: u64) -> bool {
+    /// Records a latency. Returns true if it is slow compared with the usual one, which it then leaves as it is.
+    pub fn record_latency(&mut self, latency_ns: u64) -> bool {
         if self.sample_count < SAMPLES_MIN {
             self.usual_latency_ns =
                 (self.usual_latency_ns * u64::from(self.sample_count) + latency_ns) / u64::from(self.sample_count + 1);
@@ -55,10 +56,10 @@ impl LatencyHistory {
         self.usual_latency_ns = (self.usual_latency_ns * 15 + latency_ns) / 16;
     }
 
-    /// Counts a request that ends now. Returns true when the device has been slow often enough to be removed. A slow
-    /// request that was already in flight when the last one was counted was delayed by the same stall, so it is not
-    /// counted.
-    pub fn count_slow_request(&mut self, is_slow: bool, started_at: Nanos, now: Nanos) -> bool {
+    /// Updates the score of slowness with a request that ends now. Returns true when the device has been slow often
+    /// enough to be removed. A slow request that was already in flight when the last one was counted was delayed by the
+    /// same stall, so it is not counted.
+    pub fn update_slow_score(&mut self, is_slow: bool, started_at: Nanos, now: Nanos) -> bool {
         match is_slow {
             false => self.slow_score = self.slow_score.saturating_sub(1),
             true if started_at >= self.last_slow_at => {
@@ -66,7 +67,7 @@ impl LatencyHistory {
             }
             true => {}
         }
-        self.slow_score >= SLOW_SCORE_MAX
+        self.slow_score >= REMOVAL_SCORE
     }
 }
 
@@ -80,7 +81,7 @@ pub struct LatencyTracker {
     /// Weight of all requests in flight, of pages too: each counts a fixed number of blocks plus its own.
     queue_weight: u64,
     pending_programs: PendingPrograms,
-    /// The end of the last read of the log, and the mean latency of recent ones, normalised to a single request.
+    /// The end of the last read of the log, and a moving average of the latency, normalised to a single request.
     recent_reads: Option<(Nanos, u64)>,
     /// A comparison is in flight: the block of a slow read is read from the mirror.
     pub is_comparing: bool,
@@ -111,7 +112,8 @@ impl LatencyTracker {
         self.recent_reads = Some((now, mean));
     }
 
-    /// Mean latency of its reads in the window that ends now; `None` without reads.
+    /// Moving average of the latency of its reads since a gap of [`COMPARISON_WINDOW`]; `None` if the last one ended
+    /// that long ago, and without reads.
     pub fn mean_read_latency_ns(&self, now: Nanos) -> Option<u64> {
         self.recent_reads.filter(|(ended_at, _)| now.since(*ended_at) < COMPARISON_WINDOW).map(|(_, latency)| latency)
     }
@@ -151,7 +153,7 @@ pub enum RequestWork {
 impl RequestWork {
     /// Its weight in the queue, in blocks that are read: a fixed cost plus the blocks.
     fn weight(self) -> u64 {
-        BLOCKS_PER_REQUEST
+        REQUEST_COST_BLOCKS
             + match self {
                 RequestWork::Read(blocks) => blocks as u64,
                 RequestWork::Program(blocks) => PROGRAM_WEIGHT * blocks as u64,

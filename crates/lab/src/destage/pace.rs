@@ -1,7 +1,7 @@
 //! How fast destage writes, apart from its order.
 
 use engine::backing::Dispatch;
-use engine::{CROWDED_FREE_SEGMENTS_DIVISOR, LATENESS_PERCENT_MAX};
+use engine::{AGE_PRESSURE_PERCENT_MAX, CROWDED_FREE_SEGMENTS_DIVISOR};
 use seam::Nanos;
 
 use super::DestageState;
@@ -38,16 +38,16 @@ impl QueueLimit {
     /// Writes that may be in flight.
     fn writes_max(&self, state: &DestageState) -> u64 {
         let used = state.used_percent();
-        let lateness = state.oldest_since.map_or(0, |since| {
+        let age_pressure = state.oldest_since.map_or(0, |since| {
             let late = state.now.since(since).0.saturating_sub(SEGMENT_AGE_MAX.0);
-            late.saturating_mul(LATENESS_PERCENT_MAX) / SEGMENT_AGE_MAX.0
+            late.saturating_mul(AGE_PRESSURE_PERCENT_MAX) / SEGMENT_AGE_MAX.0
         });
         let is_due = state.oldest_since.is_some_and(|since| state.now.since(since) >= SEGMENT_AGE_MAX);
         if used <= TARGET_PERCENT && !is_due && !state.is_idle {
             return 0;
         }
         let fill = (used.saturating_sub(TARGET_PERCENT) * 100 / (CROWDED_PERCENT - TARGET_PERCENT)).min(100);
-        let pressure = fill.max(lateness.min(LATENESS_PERCENT_MAX));
+        let pressure = fill.max(age_pressure.min(AGE_PRESSURE_PERCENT_MAX));
         let expects_read = state.last_read.is_some_and(|read| state.now.since(read) < Dispatch::READ_EXPECTED_FOR);
         let percent = if state.is_idle || !expects_read { 100 } else { Dispatch::destage_percent(pressure) };
         (self.depth * percent / 100).max(1)

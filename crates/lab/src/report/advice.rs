@@ -5,7 +5,7 @@ use crate::advice::{
     Purchase, Step,
 };
 use crate::replay::recording::PAGE_BYTES;
-use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurves};
+use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurveStats};
 use messages::report::{
     ARRAY_NS, Assumptions, BackingRequests, Counts, Curve, MissRatioCurve, PurchaseAdvice, QuotaAdvice, SideAdvice,
     StepAdvice, TodayAdvice, VolumeAdvice,
@@ -67,7 +67,7 @@ pub fn of_volume(
     let seconds = curve.observed_ms as f64 / 1e3;
     let per_second = |count: u64| (seconds > 0.0).then(|| count as f64 / seconds);
     let live = LiveMeasurements {
-        curves: VolumeCurves { memory: curve_stats(&curve.memory), flash: curve_stats(&curve.flash) },
+        curves: VolumeCurveStats { memory: curve_stats(&curve.memory), flash: curve_stats(&curve.flash) },
         seconds,
         rate: per_second(requests),
         present: PresentLoad {

@@ -1,6 +1,6 @@
 //! Miss-ratio curves of a live volume, compared with the exact curves of the same requests.
 
-use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurves};
+use engine::policy::curve::{CurvePoint, CurveStats, VolumeCurveStats};
 use engine::{CoreSpec, WritePolicy};
 use lab::curve::LruCurve;
 use lab::fixture::{Fixture, Target};
@@ -37,7 +37,7 @@ fn requests(directory: &std::path::Path, name: &str) -> Vec<Request> {
 }
 
 /// Sends all requests in sequence to a volume with 16 MiB of memory, and returns its curves.
-fn measure_live(requests: &[Request]) -> VolumeCurves {
+fn measure_live(requests: &[Request]) -> VolumeCurveStats {
     let world = WorldSpec {
         blocks: 4_096,
         content: StoredContent::MetadataOnly,

@@ -22,7 +22,7 @@ use hashbrown::hash_table::Entry;
 
 use last_use_bitmap::LastUseBitmap;
 use reuse_histogram::{FRACTION_BITS, ReuseHistogram};
-pub use volume_curves::{CurvePoint, CurveStats, Curves, VolumeCurves};
+pub use volume_curves::{CurvePoint, CurveStats, VolumeCurveStats, VolumeCurves};
 
 /// Maximum number of sampled pages: half of the table's buckets, so that the table never grows past that.
 const SAMPLED_PAGES_MAX: usize = 7_168;

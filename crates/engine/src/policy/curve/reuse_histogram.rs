@@ -1,7 +1,7 @@
 //! Histogram of uses by reuse distance: the number of other pages used since the last use of the same page.
 
 /// Buckets in an octave of distances.
-const BUCKETS_PER_OCTAVE: usize = 16;
+pub const BUCKETS_PER_OCTAVE: usize = 16;
 /// Number of octaves.
 const OCTAVES: usize = 44;
 /// Fraction bits of a weight and of a distance.

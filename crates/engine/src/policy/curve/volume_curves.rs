@@ -4,6 +4,7 @@ use flash::{PAGE_BLOCKS, PageNo};
 use seam::BLOCK_BYTES;
 
 use super::Curve;
+use super::reuse_histogram::BUCKETS_PER_OCTAVE;
 use crate::ByteOffset;
 use crate::page_hash::page_hash;
 
@@ -18,9 +19,9 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Bytes of a page.
 const PAGE: u64 = BLOCK * PAGE_BLOCKS as u64;
 
-/// Both curves, updated by each request of a client.
+/// The live curves of a volume, updated by each request of a client.
 #[derive(Default)]
-pub struct Curves {
+pub struct VolumeCurves {
     memory: Curve,
     flash: Curve,
 }
@@ -47,16 +48,16 @@ pub struct CurveStats {
     pub points: Vec<CurvePoint>,
 }
 
-/// The two curves of a volume.
+/// A snapshot of the curves of a volume, for reports.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct VolumeCurves {
+pub struct VolumeCurveStats {
     /// In blocks of 4 KiB.
     pub memory: CurveStats,
     /// In pages of 64 KiB.
     pub flash: CurveStats,
 }
 
-impl Curves {
+impl VolumeCurves {
     /// Records a read or write of `len_bytes` bytes at `at`.
     pub fn record_use(&mut self, at: ByteOffset, len_bytes: u64) {
         let (at, end) = (at.0, at.plus(len_bytes).0);
@@ -64,9 +65,9 @@ impl Curves {
         (at / PAGE..end.div_ceil(PAGE)).for_each(|page| self.flash.record_use(key(page)));
     }
 
-    /// Both curves, in a bounded number of points.
-    pub fn stats(&self) -> VolumeCurves {
-        VolumeCurves { memory: stats(&self.memory, BLOCK), flash: stats(&self.flash, PAGE) }
+    /// Returns a snapshot of both curves, in a bounded number of points.
+    pub fn stats(&self) -> VolumeCurveStats {
+        VolumeCurveStats { memory: stats(&self.memory, BLOCK), flash: stats(&self.flash, PAGE) }
     }
 
     /// The curve of blocks.
@@ -84,16 +85,16 @@ fn key(number: u64) -> u64 {
 /// Points of a curve whose blocks or pages have `unit_bytes` bytes.
 fn stats(curve: &Curve, unit_bytes: u64) -> CurveStats {
     let working_set = curve.working_set();
-    // One bucket more, so that the last point lies past the longest distance.
-    let pages_max = working_set + working_set / 16 + 1;
+    // One bucket of the histogram more, so that the last point lies past the longest distance.
+    let units_max = working_set + working_set / BUCKETS_PER_OCTAVE as u64 + 1;
     let size = |index: usize| {
         let fraction = SMALLEST_DIVISOR.powf(index as f64 / (POINTS_MAX - 1) as f64 - 1.0);
-        (pages_max as f64 * fraction).round() as u64
+        (units_max as f64 * fraction).round() as u64
     };
-    let mut sizes: Vec<u64> = (0..POINTS_MAX).map(size).filter(|pages| *pages > 0 && working_set > 0).collect();
+    let mut sizes: Vec<u64> = (0..POINTS_MAX).map(size).filter(|units| *units > 0 && working_set > 0).collect();
     sizes.dedup();
     let points = sizes.iter().zip(curve.miss_ratios(sizes.iter().copied()));
-    let point = |(pages, miss_ratio): (&u64, f64)| CurvePoint { size_bytes: pages * unit_bytes, miss_ratio };
+    let point = |(units, miss_ratio): (&u64, f64)| CurvePoint { size_bytes: units * unit_bytes, miss_ratio };
     CurveStats {
         unit_bytes,
         uses: curve.uses(),
@@ -108,14 +109,14 @@ mod tests {
 
     #[test]
     fn request_uses_its_blocks_and_its_pages() {
-        let mut curves = Curves::default();
+        let mut curves = VolumeCurves::default();
         assert_eq!(curves.stats().memory.points, []);
         for round in 0..4 {
             (0..2_000).for_each(|page| curves.record_use(ByteOffset(page * PAGE + 60 * 1024), 8 * 1024));
             assert_eq!(curves.memory.uses(), (round + 1) * 4_000);
             assert_eq!(curves.flash.uses(), (round + 1) * 4_000);
         }
-        let VolumeCurves { memory, flash } = curves.stats();
+        let VolumeCurveStats { memory, flash } = curves.stats();
         assert!(memory.points.len() <= POINTS_MAX && flash.points.len() <= POINTS_MAX);
         let near = |value: u64, wanted: u64| value.abs_diff(wanted) < wanted / 5;
         assert!(near(memory.working_set_bytes, 4_000 * BLOCK), "{memory:?}");

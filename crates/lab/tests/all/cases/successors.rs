@@ -88,8 +88,7 @@ fn change_on_standby_waits_for_the_ownership() {
     let wanted = Rc::new(Cell::new(false));
     let (watched, seen) = (standby.clone(), Rc::clone(&wanted));
     fixture.seam.spawn(async move {
-        watched.wait_for_change().await;
-        seen.set(true);
+        seen.set(watched.wait_until_change_wanted().await);
     });
     fixture.world.run_for(Nanos::from_millis(10)).unwrap();
     assert!(!wanted.get(), "neither a read nor a flush asks for the ownership");
@@ -139,6 +138,7 @@ fn client_whose_volume_moved_away_reads_and_changes_nothing() {
     let control = fixture.add_disk("disk", out_of_order_disk(4 * MIB));
     let disk = fixture.open("disk");
     let client = attach_owner(&fixture, "disk", &disk, |_| ());
+    let reader = client.for_client();
     fixture.world.block_on(write(&client, 0, 8, 7)).unwrap();
     let predecessor = fixture.world.block_on(fixture.core.detach_for_successor("disk")).unwrap();
     predecessor.set_successor(attach_standby(&fixture, "disk", &disk));
@@ -147,11 +147,11 @@ fn client_whose_volume_moved_away_reads_and_changes_nothing() {
     let writes = control.counts().writes;
     assert_eq!(fixture.world.block_on(write(&client, 0, 8, 9)), Err(RequestError::MovedAway));
     assert_eq!(control.counts().writes, writes);
-    // A client that connects now asks for the ownership.
+    // A client that has only read asks for the ownership, as one that connects now.
     let later = fixture.core.find("disk").expect("it is on standby");
-    let result = start_write(&fixture, &later, 9);
+    let result = start_write(&fixture, &reader, 9);
     fixture.world.run_for(Nanos::from_millis(10)).unwrap();
-    fixture.world.block_on(later.wait_for_change());
+    assert!(fixture.world.block_on(later.wait_until_change_wanted()));
     assert!(result.borrow().is_none());
     let predecessor = fixture.world.block_on(fixture.core.end_standby("disk")).expect("it is on standby");
     predecessor.set_successor(attach_owner(&fixture, "disk", &disk, |_| ()));
