@@ -23,8 +23,8 @@ pub struct Succession<S: Seam> {
     is_expected: Cell<bool>,
     /// There will be no successor.
     is_cancelled: Cell<bool>,
-    /// A client of a volume on standby wants to change it.
-    is_change_wanted: Cell<bool>,
+    /// Number of changes that wait for the ownership of a volume on standby.
+    changes_waiting: Cell<usize>,
     changed: Signal,
 }
 
@@ -34,7 +34,7 @@ impl<S: Seam> Default for Succession<S> {
             successor: OnceCell::new(),
             is_expected: Cell::default(),
             is_cancelled: Cell::default(),
-            is_change_wanted: Cell::default(),
+            changes_waiting: Cell::default(),
             changed: Signal::default(),
         }
     }
@@ -51,6 +51,23 @@ impl ClientState {
     /// Records that the client changes the volume.
     pub fn record_change(&self) {
         self.has_changed.set(true);
+    }
+}
+
+/// A change that waits for the ownership of a volume on standby.
+struct WaitingChange<'a>(&'a Cell<usize>);
+
+impl<'a> WaitingChange<'a> {
+    fn new<S: Seam>(succession: &'a Succession<S>) -> Self {
+        succession.changes_waiting.set(succession.changes_waiting.get() + 1);
+        succession.changed.notify();
+        WaitingChange(&succession.changes_waiting)
+    }
+}
+
+impl Drop for WaitingChange<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -87,10 +104,9 @@ impl<S: Seam> Volume<S> {
     /// Waits until a client wants to change a volume on standby; false if the volume ends before.
     pub async fn wait_until_change_wanted(&self) -> bool {
         let succession = &self.0.succession;
-        succession.is_change_wanted.set(false);
-        let wanted = || match succession.is_change_wanted.get() {
-            true => Some(true),
-            false => succession.is_expected.get().then_some(false),
+        let wanted = || match succession.changes_waiting.get() {
+            0 => succession.is_expected.get().then_some(false),
+            _ => Some(true),
         };
         succession.changed.wait_for(wanted).await
     }
@@ -178,10 +194,7 @@ impl<'a, S: Seam> Route<'a, S> {
             if !is_change && !self.is_refused {
                 return Ok(());
             }
-            if is_change {
-                succession.is_change_wanted.set(true);
-                succession.changed.notify();
-            }
+            let _waiting = is_change.then(|| WaitingChange::new(succession));
             let is_over = || succession.is_cancelled.get() || !is_change && !succession.is_expected.get();
             let ready = || (succession.successor.get().is_some() || is_over()).then_some(());
             let end = *self.deadline.get_or_insert(self.volume.now() + OWNERSHIP_TIMEOUT);
