@@ -161,7 +161,8 @@ impl<S: Seam> Volume<S> {
 
     /// Size that clients see, in bytes.
     pub fn size_bytes(&self) -> u64 {
-        self.current().0.shard.size_bytes.get()
+        let volume = self.current();
+        volume.size_while_expected().unwrap_or_else(|| volume.0.shard.size_bytes.get())
     }
 
     /// Geometry of the backing.

@@ -21,6 +21,8 @@ pub struct Succession<S: Seam> {
     successor: OnceCell<Volume<S>>,
     /// Requests that the volume no longer serves wait for the successor.
     is_expected: Cell<bool>,
+    /// The volume's size before it is detached, which clients see until the successor is there.
+    size_bytes: Cell<u64>,
     /// There will be no successor.
     is_cancelled: Cell<bool>,
     /// Number of changes that wait for the ownership of a volume on standby.
@@ -33,6 +35,7 @@ impl<S: Seam> Default for Succession<S> {
         Succession {
             successor: OnceCell::new(),
             is_expected: Cell::default(),
+            size_bytes: Cell::default(),
             is_cancelled: Cell::default(),
             changes_waiting: Cell::default(),
             changed: Signal::default(),
@@ -83,6 +86,7 @@ pub enum Access {
 impl<S: Seam> Volume<S> {
     /// From now on, requests that the volume no longer serves wait for its successor.
     pub fn expect_successor(&self) {
+        self.0.succession.size_bytes.set(self.0.shard.size_bytes.get());
         self.0.succession.is_expected.set(true);
         self.0.succession.is_cancelled.set(false);
         self.0.succession.changed.notify();
@@ -114,6 +118,12 @@ impl<S: Seam> Volume<S> {
     /// A handle for a client that connects now.
     pub fn for_client(&self) -> Volume<S> {
         Volume(self.0.clone(), ClientState::default())
+    }
+
+    /// Size that clients see while they wait for the successor, in bytes; `None` if they do not wait.
+    pub(super) fn size_while_expected(&self) -> Option<u64> {
+        let succession = &self.0.succession;
+        succession.is_expected.get().then(|| succession.size_bytes.get())
     }
 
     /// The volume that serves this handle's requests now.
