@@ -43,8 +43,8 @@ pub trait Tunnels: 'static {
 }
 
 /// Serves requests of the hosts named `hosts` until `stop` becomes true; `handler` carries them out for
-/// [`Actor::Host`], and opens tunnels. `tls` is the configuration of new connections. Runs inside a `LocalSet` of a current-thread
-/// runtime.
+/// [`Actor::Host`], and opens tunnels. `tls` is the configuration of new connections. Runs inside a `LocalSet` of a
+/// current-thread runtime.
 pub async fn serve<H: Handler + Tunnels>(
     listener: TcpListener,
     hosts: Vec<String>,

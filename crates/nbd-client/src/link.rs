@@ -35,7 +35,7 @@ impl<S: Seam, R: StreamReader<S>, W: StreamWriter<S>> Link<S, R, W> {
         let mut silence = pin!(shared.wait_for_silence());
         poll_fn(|context| {
             shared.register(context);
-            // The end of a dedicated server ends its requests. Another server may still carry them out.
+            // An abandoned disk does not wait for its open requests.
             let lost = shared.is_abandoned.get()
                 || replies.as_mut().poll(context).is_ready()
                 || requests.as_mut().poll(context).is_ready()

@@ -27,8 +27,8 @@ const REQUEST_PAUSES: (Duration, Duration) = (Duration::from_millis(250), Durati
 /// Time for another host to serve a volume whose image was released. Its own polls find the release as well.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The requests that other hosts may make: they can read each volume that this host owns, and stop it here by asking for
-/// its image.
+/// The requests that other hosts may make: they can read each volume that this host owns, and stop it here by asking
+/// for its image.
 pub struct LinkHandler(pub Rc<Daemon>);
 
 impl Handler for LinkHandler {
@@ -93,8 +93,8 @@ impl Daemon {
         std::iter::once(own).chain(others.into_iter().map(other)).collect()
     }
 
-    /// `fleet move` on a host on standby: asks the owner to release the image for the host `to`, and serves the volume if
-    /// that is this host. Other changes of the volume do not wait for the owner.
+    /// `fleet move` on a host on standby: asks the owner to release the image for the host `to`, and serves the volume
+    /// if that is this host. Other changes of the volume do not wait for the owner.
     pub(super) async fn request_release(
         &self,
         name: &str,

@@ -515,8 +515,8 @@ impl<S: Seam> Volume<S> {
         self.0.limit_queue.lift();
     }
 
-    /// Refuses new requests, waits up to [`REQUESTS_END_TIMEOUT`] for the ones in progress, and abandons the volume. For
-    /// a volume on standby, which has nothing that its owner lacks.
+    /// Refuses new requests, waits up to [`REQUESTS_END_TIMEOUT`] for the ones in progress, and abandons the volume.
+    /// For a volume on standby, which has nothing that its owner lacks.
     pub(crate) async fn end_standby(&self) {
         let limit = self.0.shard.seam().sleep(REQUESTS_END_TIMEOUT);
         // A gate that is closed already has been closed by a detach.
