@@ -500,6 +500,19 @@ export interface components {
       /** @description Bytes read from flash. */
       read_bytes: number;
     };
+    /** @description A host of the fleet, with the volumes of its configuration that several hosts can have. */
+    FleetHostReport: {
+      /** @description The address at which it listens for other hosts; empty if this host has no link to others. */
+      address?: string;
+      /** @description The reason why it has not answered. */
+      error?: string | null;
+      /** @description Its name. */
+      host: string;
+      /** @description Version of its daemon; empty if it has not answered. */
+      version?: string;
+      /** @description Its volumes. */
+      volumes?: components['schemas']['FleetVolumeReport'][];
+    };
     /** @description The ownership. */
     FleetReport: {
       /** @description Name of this host. */
@@ -1874,6 +1887,7 @@ export type FlashDeviceReport = components['schemas']['FlashDeviceReport'];
 export type FlashJobReport = components['schemas']['FlashJobReport'];
 export type FlashReport = components['schemas']['FlashReport'];
 export type FlashUse = components['schemas']['FlashUse'];
+export type FleetHostReport = components['schemas']['FleetHostReport'];
 export type FleetReport = components['schemas']['FleetReport'];
 export type FleetVolumeReport = components['schemas']['FleetVolumeReport'];
 export type Flush = components['schemas']['Flush'];

@@ -174,6 +174,7 @@ fn volume_moves_over_the_link_at_the_order_of_any_host() {
     let refused = text_of(&second.try_command(&["fleet", "move", "v"]));
     assert!(refused.contains("with --to"), "{refused}");
     // Without the owner's daemon the command says how to go on.
+    wait_for("the third host's look", || (shown(&third)["fleet"]["owner"] == "alpha").then_some(()));
     first.kill();
     let refused = text_of(&third.try_command(&["fleet", "move", "v", "--to", "gamma"]));
     assert!(refused.contains("host alpha cannot be reached"), "{refused}");
