@@ -413,24 +413,17 @@ pub const KEYS: &[Key] = &[
         "fleet",
         "tls_certificate",
         r#""/etc/hotset/fleet.crt""#,
-        "required with `hosts`",
-        "Certificate chain of this host, PEM, with the host's name as a DNS name. A reload (SIGHUP) reads the file \
-         again.",
+        "with `hosts`",
+        "Certificate chain of this host, PEM, with its name as a DNS name. A reload (SIGHUP) reads the file again.",
     )
     .takes_effect(ReloadIfSet),
-    key(
-        "fleet",
-        "tls_key",
-        r#""/etc/hotset/fleet.key""#,
-        "required with `hosts`",
-        "Private key of `tls_certificate`, PEM.",
-    )
-    .takes_effect(ReloadIfSet),
+    key("fleet", "tls_key", r#""/etc/hotset/fleet.key""#, "with `hosts`", "Private key of `tls_certificate`, PEM.")
+        .takes_effect(ReloadIfSet),
     key(
         "fleet",
         "tls_ca",
         r#""/etc/hotset/fleet-ca.crt""#,
-        "required with `hosts`",
+        "with `hosts`",
         "Certificate of the authority that signs those of all hosts, PEM. A host with another certificate is refused.",
     )
     .takes_effect(ReloadIfSet),

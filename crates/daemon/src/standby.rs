@@ -27,7 +27,7 @@ impl Standbys {
     pub fn take_claims(&self, volumes: &Volumes, attachments: &Attachments) -> Vec<(KnownVolume, Claim)> {
         let mut on_standby = volumes.on_standby();
         let mut watches = self.watches.borrow_mut();
-        // Those of changing volumes stay, because they measure the owner's absence.
+        // The watches of changing volumes stay, because they measure the owner's absence.
         watches.retain(|name, _| on_standby.iter().any(|known| known.config.name == *name));
         // During a take-over this host may own the image already.
         on_standby.retain(|known| !volumes.is_changing(&known.config.name));

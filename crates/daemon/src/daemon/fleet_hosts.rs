@@ -263,8 +263,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Sends a request for a client that waits, for as long as it waits. What the image says decides if there is no
-    /// answer.
+    /// Sends a request for a client that waits, for as long as it waits. Without an answer, the image tells whether it
+    /// was carried out.
     async fn ask_in_time(&self, peer: &Peer, request: Request) -> Result<Answer, Failure> {
         // No client watches the progress.
         let (progress, _) = ProgressSender::new();

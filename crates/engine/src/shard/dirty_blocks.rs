@@ -57,8 +57,8 @@ impl DirtyBlocks {
     }
 
     /// The run around the first block from `from` on that `is_eligible` accepts: extended both ways over neighbours
-    /// that `joins` accepts, within the block's stripe of `boundary_blocks` blocks. Examines at most `examined_blocks_max`
-    /// blocks; `Err` holds the block at which to continue.
+    /// that `joins` accepts, within the block's stripe of `boundary_blocks` blocks. Examines at most
+    /// `examined_blocks_max` blocks; `Err` holds the block at which to continue.
     pub fn next_run(
         &self,
         from: BlockNo,

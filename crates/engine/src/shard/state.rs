@@ -551,8 +551,8 @@ impl State {
             for replacement in replacements {
                 waits.iter().for_each(|wait| self.write_waits.add(replacement, wait));
             }
-            // Waits are registered at the first block of the range that they wait for. What replaces this range begins
-            // at `cut_start`. Inside it, the waits would look like those of a whole range to a later cut there.
+            // Waits are registered at the first block of the range that they wait for. The new content begins at
+            // `cut_start`: a wait left inside it would be taken for one of a whole range by a later cut there.
             if cut_start < *start {
                 let moved = self.write_waits.take_waits(start.single());
                 self.write_waits.reassign(cut_start, moved);

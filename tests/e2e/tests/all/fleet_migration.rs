@@ -15,7 +15,7 @@ use super::fleet_link::{add_link, free_ports};
 /// Migrations of a run; `HOTSET_MIGRATIONS` replaces the number.
 const MIGRATIONS: u64 = 3;
 /// Time of the load in the guest for each migration, which boots another emulated machine.
-const SECONDS_EACH: u64 = 40;
+const SECONDS_EACH: u64 = 80;
 
 fn machine(fixture: &Fixture, incoming: Option<std::path::PathBuf>) -> Machine {
     let uri = format!("nbd+unix:///v?socket={}", fixture.folder.join("nbd.sock").display());

@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Layer of every crate. A crate may depend only on crates of lower layers.
-const LAYERS: [(&str, u32); 46] = [
+const LAYERS: [(&str, u32); 47] = [
     ("format-version", 0),
     ("metadata-block", 0),
     ("task-sync", 0),
@@ -35,6 +35,7 @@ const LAYERS: [(&str, u32); 46] = [
     ("iscsi", 6),
     ("vhost-user", 5),
     ("api", 6),
+    ("fleet-link", 6),
     ("events", 6),
     ("history", 6),
     ("logging", 6),
