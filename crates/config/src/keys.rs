@@ -413,18 +413,18 @@ pub const KEYS: &[Key] = &[
         "fleet",
         "tls_certificate",
         r#""/etc/hotset/fleet.crt""#,
-        "with `hosts`",
-        "Certificate chain of this host, PEM, with its name as a DNS name. A reload (SIGHUP) reads the file again.",
+        "none",
+        "Certificate chain of this host, with its name as a DNS name; required with `hosts`. A reload reads it again.",
     )
     .takes_effect(ReloadIfSet),
-    key("fleet", "tls_key", r#""/etc/hotset/fleet.key""#, "with `hosts`", "Private key of `tls_certificate`, PEM.")
+    key("fleet", "tls_key", r#""/etc/hotset/fleet.key""#, "none", "Private key of `tls_certificate`, PEM.")
         .takes_effect(ReloadIfSet),
     key(
         "fleet",
         "tls_ca",
         r#""/etc/hotset/fleet-ca.crt""#,
-        "with `hosts`",
-        "Certificate of the authority that signs those of all hosts, PEM. A host with another certificate is refused.",
+        "none",
+        "Certificate of the authority that signs those of all hosts. A host with another certificate is refused.",
     )
     .takes_effect(ReloadIfSet),
     key(
