@@ -176,7 +176,8 @@ impl Daemon {
         }
         for known in self.volumes.on_standby() {
             let Some(report) = known.standby().cloned() else { continue };
-            if report.release.is_some() || !self.forwarding.is_due(&known.config.name, &report) {
+            let is_due = self.forwarding.is_due(&known.config.name, &report);
+            if report.release.is_some() || self.volumes.is_changing(&known.config.name) || !is_due {
                 continue;
             }
             let Ok(peer) = self.fleet_link.peer(&report.owner) else { continue };
