@@ -97,7 +97,7 @@ impl FleetLink {
     pub fn address(&self) -> String {
         let config = self.settings.current();
         let own = config.fleet.link.as_ref().and_then(|link| link.hosts.get(&config.fleet.host));
-        own.map_or(String::new(), |address| show_address(address))
+        own.map_or(String::new(), show_address)
     }
 
     /// The other hosts.

@@ -31,31 +31,25 @@ use state::{Acceptance, Admission, effective_mode, effective_policy};
 /// Attaches and detaches volumes, through the daemon's parts that this involves. A clone is another handle to them.
 #[derive(Clone)]
 pub struct Attachments {
-    settings: Rc<Settings>,
-    records: Rc<Records>,
-    cores: Rc<Cores>,
-    volumes: Rc<Volumes>,
-    flash: Rc<FlashLog>,
-    memory: Rc<PersistedMemory>,
-    units: Rc<Units>,
-    forwarding: Rc<Forwarding>,
+    /// The configuration in force.
+    pub settings: Rc<Settings>,
+    /// The durable records.
+    pub records: Rc<Records>,
+    /// The data cores.
+    pub cores: Rc<Cores>,
+    /// All volumes.
+    pub volumes: Rc<Volumes>,
+    /// The flash log.
+    pub flash: Rc<FlashLog>,
+    /// Persisted memory.
+    pub memory: Rc<PersistedMemory>,
+    /// The volumes as units of the iSCSI target.
+    pub units: Rc<Units>,
+    /// Volumes on standby whose reads are forwarded.
+    pub forwarding: Rc<Forwarding>,
 }
 
 impl Attachments {
-    /// An object that attaches volumes and records the results in `volumes`.
-    pub fn new(
-        settings: Rc<Settings>,
-        records: Rc<Records>,
-        cores: Rc<Cores>,
-        volumes: Rc<Volumes>,
-        flash: Rc<FlashLog>,
-        memory: Rc<PersistedMemory>,
-        units: Rc<Units>,
-        forwarding: Rc<Forwarding>,
-    ) -> Attachments {
-        Attachments { settings, records, cores, volumes, flash, memory, units, forwarding }
-    }
-
     /// Attaches a volume, or records why it cannot be served.
     pub async fn attach(&self, config: VolumeConfig, from_file: bool, accept: Acceptance) -> Result<(), Failure> {
         self.attach_all(vec![(config, from_file)], accept, PATH_TIMEOUT).await.pop().expect("one result per volume")

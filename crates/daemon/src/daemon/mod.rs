@@ -142,16 +142,16 @@ impl Daemon {
         let units = Rc::new(Units::new(settings.clone(), records.clone(), cores.clone()));
         let fleet_link = Rc::new(FleetLink::new(settings.clone()));
         let forwarding = Rc::new(Forwarding::new(cores.clone(), records.clone(), fleet_link.clone()));
-        let attachments = Attachments::new(
-            settings.clone(),
-            records.clone(),
-            cores.clone(),
-            volumes.clone(),
-            flash.clone(),
-            memory.clone(),
-            units.clone(),
-            forwarding.clone(),
-        );
+        let attachments = Attachments {
+            settings: settings.clone(),
+            records: records.clone(),
+            cores: cores.clone(),
+            volumes: volumes.clone(),
+            flash: flash.clone(),
+            memory: memory.clone(),
+            units: units.clone(),
+            forwarding: forwarding.clone(),
+        };
         let volume_settings = VolumeSettings::new(
             settings.clone(),
             records.clone(),
