@@ -1,5 +1,7 @@
 //! Two hosts on the loopback interface.
 
+#![allow(clippy::disallowed_methods, reason = "certificates are files")]
+
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::Path;
