@@ -30,6 +30,10 @@ impl Handler for NameOfActor {
     ) -> Result<Answer, Failure> {
         self.0.borrow_mut().push(request.clone());
         progress.report("moving", 7);
+        // A report that is not sent before the answer is left out.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
         match request {
             Request::FleetHost {} => Ok(Answer::Said(vec![actor.show().unwrap_or_default()])),
             _ => Err(Failure::new(ErrorKind::Conflict, "it has another owner")),
