@@ -38,6 +38,10 @@ struct DiskHandle<S: Seam>(Rc<SharedConnection<S>>);
 
 impl<S: Seam> Drop for DiskHandle<S> {
     fn drop(&mut self) {
+        // A dedicated server ends with its disk, also if a request hangs.
+        if self.0.server.is_some() {
+            self.0.is_abandoned.set(true);
+        }
         self.0.is_closing.set(true);
         self.0.wake();
     }
