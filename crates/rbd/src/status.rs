@@ -148,7 +148,8 @@ mod tests {
         assert_eq!(image.image_id(), Some("a"));
         let ownership = Ownership { image, proven_ms: 5, given_up: None, epoch: 4, is_destaged: false, reason: text() };
         let mark = Mark::parse(9, "alpha vms/ns/log");
-        let report = StandbyReport::parse("3 true any record alpha 0000000000000009 beta").expect("a report");
+        let report =
+            StandbyReport::parse("3 true any record rbd:fsid/2/web alpha 0000000000000009 beta").expect("a report");
         for status in [
             Status::Progress(text()),
             Status::Ready(Ownership { reason: String::new(), ..ownership.clone() }),
