@@ -140,17 +140,20 @@ impl FleetLink {
         peer.open_tunnel(self.client()?, request).await.map_err(|error| failure_of(&error))
     }
 
-    /// Sends a request to all other hosts at once. A host without an answer within `limit` has failed.
-    pub async fn ask_all(&self, request: &Request, limit: Duration) -> Vec<(Peer, Result<Answer, Failure>)> {
+    /// As [`FleetLink::ask`], without a client that watches the progress. Without an answer within `limit` the host has
+    /// failed, and may carry the request out nevertheless.
+    pub async fn ask_within(&self, limit: Duration, peer: &Peer, request: &Request) -> Result<Answer, Failure> {
+        let (progress, _) = ProgressSender::new();
+        tokio::time::timeout(limit, self.ask(peer, request, &progress)).await.unwrap_or_else(|_| {
+            let text = format!("host {} has not answered within {} s", peer.host, limit.as_secs());
+            Err(Failure::new(ErrorKind::Unavailable, text))
+        })
+    }
+
+    /// As [`FleetLink::ask_within`], of all other hosts at once.
+    pub async fn ask_all(&self, limit: Duration, request: &Request) -> Vec<(Peer, Result<Answer, Failure>)> {
         let ask = async |peer: Peer| {
-            // No client watches the progress.
-            let (progress, _) = ProgressSender::new();
-            let answer = tokio::time::timeout(limit, self.ask(&peer, request, &progress)).await;
-            let late = || {
-                let text = format!("host {} has not answered within {} s", peer.host, limit.as_secs());
-                Err(Failure::new(ErrorKind::Unavailable, text))
-            };
-            let answer = answer.unwrap_or_else(|_| late());
+            let answer = self.ask_within(limit, &peer, request).await;
             (peer, answer)
         };
         join_all(self.peers().into_iter().map(ask)).await

@@ -12,7 +12,6 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use config::VolumeConfig;
-use control::ProgressSender;
 use engine::{FlashQuota, UnflushedLoss, VolumeId, VolumeSpec, WritePolicy};
 use fleet_link::Peer;
 use futures_util::future::join_all;
@@ -123,11 +122,7 @@ impl Forwarding {
 
     async fn try_connect(&self, config: &VolumeConfig, report: &StandbyReport, peer: Peer) -> Result<Forward, Failure> {
         let request = Request::FleetForward { image: report.image.clone(), ownership: report.epoch };
-        // No client watches the progress.
-        let (progress, _) = ProgressSender::new();
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.link.ask(&peer, &request, &progress)).await;
-        let late = |_| Err(Failure::new(ErrorKind::Unavailable, format!("host {} does not answer", peer.host)));
-        let export = match answer.unwrap_or_else(late)? {
+        let export = match self.link.ask_within(ANSWER_TIMEOUT, &peer, &request).await? {
             Answer::Said(mut said) if said.len() == 1 => said.remove(0),
             _ => return Err(Failure::new(ErrorKind::Failed, format!("host {} names no export", peer.host))),
         };

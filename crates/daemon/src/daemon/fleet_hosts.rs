@@ -80,7 +80,7 @@ impl Daemon {
     /// `fleet hosts`: this host, then the others.
     pub(super) async fn host_reports(&self) -> Vec<FleetHostReport> {
         let request = Request::FleetHost {};
-        let (own, others) = futures_util::join!(self.host_report(), self.fleet_link.ask_all(&request, REPORT_TIMEOUT));
+        let (own, others) = futures_util::join!(self.host_report(), self.fleet_link.ask_all(REPORT_TIMEOUT, &request));
         let other = |(peer, answer): (Peer, Result<Answer, Failure>)| {
             let error = match answer {
                 Ok(Answer::FleetHost(report)) if report.host == peer.host => return *report,
@@ -238,7 +238,8 @@ impl Daemon {
         let (peer, began_at) = (self.fleet_link.peer(&report.owner)?, Instant::now());
         let (image, ownership) = (report.image.clone(), report.epoch);
         // While the owner destages, it answers reads, and other changes of the volume here do not wait for it.
-        self.ask_in_time(&peer, Request::FleetDestage { image: image.clone(), ownership }).await?;
+        let destage = Request::FleetDestage { image: image.clone(), ownership };
+        self.fleet_link.ask_within(ANSWER_TIMEOUT, &peer, &destage).await?;
         let _guard = self.volumes.wait_for_change(name).await?;
         if self.stop.is_stopping() {
             return Err(stopping());
@@ -251,7 +252,7 @@ impl Daemon {
         self.forwarding.end(name).await?;
         let to = Some(self.settings.current().fleet.host.clone());
         let release = Request::FleetRelease { image, ownership, to, keeps_clients: true };
-        if let Err(failure) = self.ask_in_time(&peer, release).await {
+        if let Err(failure) = self.fleet_link.ask_within(ANSWER_TIMEOUT, &peer, &release).await {
             self.forwarding.delay(name);
             return Err(failure);
         }
@@ -262,18 +263,6 @@ impl Daemon {
             "volume {name}: host {host} has handed it over to a client here, which waited {waited_ms} ms"
         );
         Ok(())
-    }
-
-    /// Sends a request for a client that waits, for as long as it waits. Without an answer, the image tells whether it
-    /// was carried out.
-    async fn ask_in_time(&self, peer: &Peer, request: Request) -> Result<Answer, Failure> {
-        // No client watches the progress.
-        let (progress, _) = ProgressSender::new();
-        let asked = self.fleet_link.ask(peer, &request, &progress);
-        tokio::time::timeout(ANSWER_TIMEOUT, asked).await.unwrap_or_else(|_| {
-            let text = format!("host {} has not answered within {} s", peer.host, ANSWER_TIMEOUT.as_secs());
-            Err(Failure::new(ErrorKind::Unavailable, text))
-        })
     }
 
     /// Serves the volume on this image, which its owner says that it has released.
@@ -300,12 +289,9 @@ impl Daemon {
     pub(super) async fn offer(&self, image: &str, to: Option<&str>) -> Option<String> {
         let request = Request::FleetReleased { image: image.to_owned() };
         for peer in self.fleet_link.peers().into_iter().filter(|peer| to.is_none_or(|to| to == peer.host)) {
-            // No client watches the progress.
-            let (progress, _) = ProgressSender::new();
-            match tokio::time::timeout(CLAIM_TIMEOUT, self.fleet_link.ask(&peer, &request, &progress)).await {
-                Ok(Ok(_)) => return Some(peer.host),
-                Ok(Err(failure)) => log::debug!(target: FLEET, "image {image}: {failure}"),
-                Err(_) => log::debug!(target: FLEET, "image {image}: host {} has not answered", peer.host),
+            match self.fleet_link.ask_within(CLAIM_TIMEOUT, &peer, &request).await {
+                Ok(_) => return Some(peer.host),
+                Err(failure) => log::debug!(target: FLEET, "image {image}: {failure}"),
             }
         }
         None
