@@ -4,6 +4,7 @@ use engine::{Core, Volume, VolumeId};
 use seam::Seam;
 
 /// An export.
+#[derive(Clone)]
 pub struct Export<S: Seam> {
     /// Name of the export, also for the default export.
     pub name: String,
@@ -13,14 +14,6 @@ pub struct Export<S: Seam> {
     pub volume: Volume<S>,
     /// Clients may not change the volume.
     pub is_read_only: bool,
-}
-
-impl<S: Seam> Clone for Export<S> {
-    fn clone(&self) -> Self {
-        let Export { name, description, volume, is_read_only } = self;
-        let (name, description, volume) = (name.clone(), description.clone(), volume.clone());
-        Export { name, description, volume, is_read_only: *is_read_only }
-    }
 }
 
 /// An entry in the list of exports.

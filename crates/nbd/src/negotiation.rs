@@ -13,6 +13,7 @@ use crate::{Export, Exports};
 pub(crate) const ALLOCATION_CONTEXT: u32 = 1;
 
 /// Result of the negotiation.
+#[derive(Clone)]
 pub(crate) struct Negotiated<S: Seam> {
     /// The export.
     pub(crate) export: Export<S>,

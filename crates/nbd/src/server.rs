@@ -401,12 +401,11 @@ impl<S: Seam> Server<S> {
         writer: <S::Stream as ByteStream<S>>::Writer,
         (id, control, unreported_loss): (u64, &Rc<Control>, bool),
     ) {
-        let Negotiated { export, structured, allocation } = &negotiated;
-        let (structured, allocation, export) = (*structured, *allocation, export.clone());
+        let terms = negotiated.clone();
         let transmitted = self.transmit(negotiated, incoming, writer, (id, control, unreported_loss), true).await;
         let Some((reader, writer, unreported_loss)) = transmitted else { return };
         // The volume that serves the client may be another one than at the negotiation.
-        let terms = NegotiatedTerms::of(&Negotiated { export, structured, allocation }, unreported_loss);
+        let terms = NegotiatedTerms::of(&terms, unreported_loss);
         // If the halves cannot be joined again, the connection ends.
         if control.stop() == Stop::HandOver
             && let Ok(stream) = S::Stream::join(reader, writer)
