@@ -3,11 +3,10 @@
 use std::io;
 
 use messages::{Answer, Failure, Progress, Reply, Request};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite};
 
-use crate::wire::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX, encode_line, too_long};
+use crate::wire::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX, send, too_long};
 
 /// Reason why a request returned no answer.
 #[derive(Debug, thiserror::Error)]
@@ -44,11 +43,6 @@ pub async fn receive_request(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Re
 /// Sends the result of a request.
 pub async fn send_result(stream: &mut (impl AsyncWrite + Unpin), result: Result<Answer, Failure>) -> io::Result<()> {
     send(stream, &result.map_or_else(Reply::Failed, Reply::Done)).await
-}
-
-async fn send(stream: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
-    stream.write_all(&encode_line(message)).await?;
-    stream.flush().await
 }
 
 async fn receive<T: DeserializeOwned>(stream: &mut (impl AsyncBufRead + Unpin), bytes_max: usize) -> io::Result<T> {

@@ -19,8 +19,8 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWrite
 use tokio::net::UnixListener;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
-use crate::wire::{REQUEST_BYTES_MAX, encode_line, too_long};
-use crate::{Actor, socket};
+use crate::wire::{REQUEST_BYTES_MAX, too_long};
+use crate::{Actor, socket, wire};
 
 /// Pause after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -385,11 +385,5 @@ async fn execute<H: Handler>(
 }
 
 async fn send(writer: &mut (impl AsyncWriteExt + Unpin), reply: &Reply, limits: Limits) -> io::Result<()> {
-    let line = encode_line(reply);
-    // A stream under TLS sends what it has encrypted with the flush.
-    let sent = async {
-        writer.write_all(&line).await?;
-        writer.flush().await
-    };
-    tokio::time::timeout(limits.idle_timeout, sent).await?
+    tokio::time::timeout(limits.idle_timeout, wire::send(writer, reply)).await?
 }

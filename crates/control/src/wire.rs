@@ -3,6 +3,7 @@
 use std::io;
 
 use serde::Serialize;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 /// Longest request, in bytes with its line feed.
 pub(crate) const REQUEST_BYTES_MAX: usize = 64 << 10;
@@ -15,6 +16,12 @@ pub(crate) fn encode_line(message: &impl Serialize) -> Vec<u8> {
     let mut bytes = serde_json::to_vec(message).expect("messages have only text keys");
     bytes.push(b'\n');
     bytes
+}
+
+/// Sends `message` as one line. A stream under TLS sends what it has encrypted with the flush.
+pub(crate) async fn send(stream: &mut (impl AsyncWrite + Unpin), message: &impl Serialize) -> io::Result<()> {
+    stream.write_all(&encode_line(message)).await?;
+    stream.flush().await
 }
 
 /// Error for a line longer than the limit.
