@@ -38,14 +38,21 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Pauses between two attempts to reach the owner of a volume: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
+/// A connection to the owner of a volume on standby, before the volume is attached.
+pub struct ConnectedForward {
+    forward: Forward,
+    /// The key of the open backing.
+    key: u64,
+    /// The volume's specification.
+    spec: VolumeSpec,
+}
+
 /// A volume on standby whose reads are forwarded.
-pub struct Forward {
+struct Forward {
     /// The host that answers, and the number of its ownership.
     owner: (String, u64),
     number: u64,
     core: usize,
-    /// The key of the open backing, and the volume's specification, until it is attached.
-    opened: Cell<Option<(u64, VolumeSpec)>>,
     /// Accepts the connections of the disk.
     acceptor: JoinHandle<()>,
     socket: PathBuf,
@@ -100,7 +107,12 @@ impl Forwarding {
 
     /// Connects a volume on standby to its owner. It changes nothing, so that no change of the volume waits for the
     /// owner's host; [`Forwarding::attach`] follows.
-    pub async fn connect(&self, config: &VolumeConfig, report: &StandbyReport, peer: Peer) -> Result<Forward, Failure> {
+    pub async fn connect(
+        &self,
+        config: &VolumeConfig,
+        report: &StandbyReport,
+        peer: Peer,
+    ) -> Result<ConnectedForward, Failure> {
         if !self.connecting.borrow_mut().insert(config.name.clone()) {
             return Err(Failure::new(ErrorKind::Conflict, "another attempt is in progress"));
         }
@@ -120,7 +132,12 @@ impl Forwarding {
         due.insert(name.to_owned(), (Instant::now() + pause, pause));
     }
 
-    async fn try_connect(&self, config: &VolumeConfig, report: &StandbyReport, peer: Peer) -> Result<Forward, Failure> {
+    async fn try_connect(
+        &self,
+        config: &VolumeConfig,
+        report: &StandbyReport,
+        peer: Peer,
+    ) -> Result<ConnectedForward, Failure> {
         let request = Request::FleetForward { image: report.image.clone(), ownership: report.epoch };
         let export = match self.link.ask_within(ANSWER_TIMEOUT, &peer, &request).await? {
             Answer::Said(mut said) if said.len() == 1 => said.remove(0),
@@ -146,9 +163,9 @@ impl Forwarding {
             ..VolumeSpec::new(&config.name, volume_id)
         };
         let owner = (report.owner.clone(), report.epoch);
-        let forward = Forward { owner, number, core, acceptor, socket, opened: Cell::default() };
-        forward.opened.set(Some((self.cores.open_standby(core, target).await?, spec)));
-        Ok(forward)
+        let forward = Forward { owner, number, core, acceptor, socket };
+        let key = self.cores.open_standby(core, target).await?;
+        Ok(ConnectedForward { forward, key, spec })
     }
 
     /// Writes that clients may still rely on if an earlier daemon of this host was killed while it served the volume.
@@ -162,9 +179,9 @@ impl Forwarding {
 
     /// Serves a connected volume on standby, in place of a former one. The volume is locked for a change. Returns the
     /// number of this forwarding.
-    pub async fn attach(&self, name: &str, forward: Forward) -> Result<u64, Failure> {
+    pub async fn attach(&self, name: &str, connected: ConnectedForward) -> Result<u64, Failure> {
         self.end(name).await?;
-        let (key, spec) = forward.opened.take().expect("it is attached once");
+        let ConnectedForward { forward, key, spec } = connected;
         self.cores.attach_standby(forward.core, key, spec).await?;
         log::info!(target: FLEET, volume = name, "volume {name}: reads are forwarded to host {}", forward.owner.0);
         let number = forward.number;
@@ -173,10 +190,8 @@ impl Forwarding {
     }
 
     /// Closes a connection that is not used.
-    pub async fn close(&self, forward: Forward) {
-        if let Some((key, _)) = forward.opened.take() {
-            self.cores.close_standby(forward.core, key).await;
-        }
+    pub async fn close(&self, connected: ConnectedForward) {
+        self.cores.close_standby(connected.forward.core, connected.key).await;
     }
 
     /// Ends the forwarding of a volume, whose clients wait for its successor.
