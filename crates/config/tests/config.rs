@@ -343,6 +343,28 @@ fn take_over_belongs_to_images_of_rbd_and_has_a_margin() {
 }
 
 #[test]
+fn link_between_hosts_needs_this_host_and_all_of_its_files() {
+    let link = |more: &str| {
+        format!(
+            "[fleet]\nhost = \"alpha\"\nhosts = [\"alpha=10.0.0.1:7401\", {more}]\ntls_certificate = \"/c\"\ntls_key = \
+             \"/k\"\ntls_ca = \"/a\"\n"
+        )
+    };
+    for (text, fault) in [
+        ("[fleet]\nhosts = [\"alpha=10.0.0.1:7401\"]".to_owned(), "[fleet] without \"tls_certificate\""),
+        (link("\"beta\""), "\"beta\" is not a host and its address"),
+        (link("\"beta=10.0.0.2\""), "\"beta=10.0.0.2\" is not a host and its address"),
+        (link("\"two words=10.0.0.2:7401\""), "is not a host and its address"),
+        (link("\"alpha=10.0.0.2:7401\""), "host alpha is listed twice"),
+        (link("").replace("alpha=", "beta="), "this host, alpha, is not among the hosts"),
+        (link(&(0..64).map(|number| format!("\"h{number}=h:1\",")).collect::<String>()), "list at most 64"),
+    ] {
+        let problems = problems_of(&text);
+        assert!(problems.contains(fault), "{problems}");
+    }
+}
+
+#[test]
 fn names_are_given_once_and_are_plain() {
     assert_snapshot!(problems_of(&format!("{VOLUME}{VOLUME}[[volume]]\nname = \"../etc\"\nbacking = \"nbd://x\"\n")));
 }
