@@ -2,8 +2,8 @@
 
 use seam::{AllocationExtent, BLOCK_BYTES, Piece, Seam};
 
+use super::Volume;
 use super::succession::{Access, Route};
-use super::{Inner, Volume};
 use crate::backing::Cause;
 use crate::policy::InsertKind;
 use crate::shard::blocks_of;
@@ -89,11 +89,12 @@ impl<S: Seam> Volume<S> {
     /// Writes if that needs no waiting. Otherwise it returns false, and the caller makes the same write by
     /// [`Volume::write`].
     pub fn try_write(&self, at: ByteOffset, len_bytes: usize, source: &mut impl WriteSource<S>) -> bool {
-        let Inner { spec, locks, shard, .. } = &*self.current().0;
+        let volume = self.current();
         let is_allowed =
-            !spec.is_standby && self.current().is_free() && self.current().check_write(at, len_bytes as u64).is_ok();
-        let is_written =
-            is_allowed && locks.is_free(&at.range_of_len(len_bytes as u64)) && shard.try_write(at, len_bytes, source);
+            !volume.0.spec.is_standby && volume.is_free() && volume.check_write(at, len_bytes as u64).is_ok();
+        let is_written = is_allowed
+            && volume.0.locks.is_free(&at.range_of_len(len_bytes as u64))
+            && volume.0.shard.try_write(at, len_bytes, source);
         if is_written {
             self.1.record_change();
         }

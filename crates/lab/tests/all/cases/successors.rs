@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use engine::{AnyDisk, RequestError, Volume, VolumeSpec, WritePolicy};
 use lab::fixture::{Fixture, durable_tags, out_of_order_disk, read, write};
-use seam::sim::{Fault, Ops, Rule, SimDisk, SimSeam, When};
+use seam::sim::{CrashMode, Fault, Ops, Rule, SimDisk, SimSeam, When, WorldSpec};
 use seam::{Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
@@ -71,6 +71,21 @@ fn requests_of_connected_clients_wait_for_the_successor() {
     fixture.world.block_on(fixture.core.detach("disk")).unwrap();
     let last = written.get();
     assert_eq!(durable_tags(&control, last % 64 * 8, 8), [last; 8]);
+}
+
+/// The next owner reads the disk alone: not even what no flush covers may be in the former owner's memory.
+#[test]
+fn acknowledged_writes_survive_a_crash_after_the_detach() {
+    let fixture = Fixture::with_memory(1, 16 * MIB);
+    fixture.add_disk("disk", out_of_order_disk(4 * MIB));
+    let volume = fixture.attach("disk", |_| ()).unwrap();
+    for block in 0..64 {
+        fixture.world.block_on(write(&volume, block * 8, 8, 7)).unwrap();
+    }
+    fixture.world.block_on(fixture.core.detach_for_successor("disk")).unwrap();
+    let fixture = fixture.crash(CrashMode::LoseAll, WorldSpec::new(2));
+    let volume = fixture.attach("disk", |_| ()).unwrap();
+    assert_eq!(fixture.world.block_on(read(&volume, 0, 512)).unwrap(), [7; 512]);
 }
 
 #[test]
