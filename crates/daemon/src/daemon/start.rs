@@ -20,7 +20,7 @@ use super::super::stop::Clients;
 use super::super::volumes::{ChangeGuard, STANDBY};
 use super::super::{handover, iscsi, loss, persisted_memory, vhost_user};
 use super::Daemon;
-use super::fleet_hosts::LinkHandler;
+use super::link_requests::LinkHandler;
 use super::signal_handling::handle_signals;
 use config::{BackingSpec, Config, Cores, TlsConfig, VolumeConfig};
 use logging::{self as log, DAEMON, VOLUME};
