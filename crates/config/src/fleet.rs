@@ -34,7 +34,7 @@ pub struct LinkConfig {
     /// The address, and the port, at which each host listens, by its name; this host is among them.
     pub hosts: BTreeMap<String, (String, u16)>,
     /// Certificate and key of this host, and the authority of all hosts.
-    pub files: tls::HostFiles,
+    pub files: tls::Files,
 }
 
 impl FleetConfig {
@@ -148,7 +148,7 @@ fn read_link(own_host: &str, section: &Section<'_>, folder: &Path, source: &mut 
         let fault = format!("there are {} hosts", hosts.len());
         source.add_problem(&entries.span, fault, format!("list at most {HOSTS_MAX}"));
     }
-    Some(LinkConfig { hosts, files: tls::HostFiles { certificate: certificate?, key: key?, ca: ca? } })
+    Some(LinkConfig { hosts, files: tls::Files { certificate: certificate?, key: key?, client_ca: Some(ca?) } })
 }
 
 /// Reads the keys of a volume.

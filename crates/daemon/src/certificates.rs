@@ -1,16 +1,17 @@
-//! The daemon's TLS certificates for HTTP and NBD: report of file and expiry, and renewal at a reload.
+//! The daemon's TLS certificates for HTTP, NBD and the link between hosts: report of file and expiry, and renewal at a reload.
 
 use std::cell::{OnceCell, RefCell};
 use std::path::PathBuf;
 
 use messages::report::CertificateReport;
-use tls::{Files, Identity, ServerConfig};
+use tls::{Files, Identity, ServerConfig, TlsError};
 
 /// The certificate of one listener. New connections use the certificate that was read last.
 pub struct ListenerCertificate {
     file: RefCell<PathBuf>,
     chain: RefCell<Vec<tls::Certificate>>,
-    renew: Box<dyn Fn(ServerConfig)>,
+    /// Reads files, makes the listener present their certificate, and returns its chain.
+    renew: Box<dyn Fn(&Files) -> Result<Vec<tls::Certificate>, TlsError>>,
 }
 
 impl ListenerCertificate {
@@ -20,15 +21,28 @@ impl ListenerCertificate {
         chain: Vec<tls::Certificate>,
         renew: impl Fn(ServerConfig) + 'static,
     ) -> ListenerCertificate {
+        ListenerCertificate::with_renewal(files, chain, move |files| {
+            let Identity { config, chain } = files.read()?;
+            renew(config);
+            Ok(chain)
+        })
+    }
+
+    /// As [`ListenerCertificate::new`], for a listener that reads the files itself: `renew` returns the new chain.
+    pub fn with_renewal(
+        files: &Files,
+        chain: Vec<tls::Certificate>,
+        renew: impl Fn(&Files) -> Result<Vec<tls::Certificate>, TlsError> + 'static,
+    ) -> ListenerCertificate {
         ListenerCertificate { file: files.certificate.clone().into(), chain: chain.into(), renew: Box::new(renew) }
     }
 
     /// Replaces the certificate; true if the chain has changed.
-    fn replace(&self, files: &Files, identity: Identity) -> bool {
+    fn replace(&self, files: &Files) -> Result<bool, TlsError> {
+        let chain = (self.renew)(files)?;
         self.file.replace(files.certificate.clone());
-        let before = self.chain.replace(identity.chain);
-        (self.renew)(identity.config);
-        before != *self.chain.borrow()
+        let before = self.chain.replace(chain);
+        Ok(before != *self.chain.borrow())
     }
 
     fn report(&self, table: &str) -> CertificateReport {
@@ -48,6 +62,8 @@ pub struct Certificates {
     api: OnceCell<ListenerCertificate>,
     /// Certificate of the NBD listeners.
     nbd: OnceCell<ListenerCertificate>,
+    /// Certificate of the link between hosts.
+    fleet: OnceCell<ListenerCertificate>,
 }
 
 impl Certificates {
@@ -61,13 +77,18 @@ impl Certificates {
         assert!(self.nbd.set(certificate).is_ok(), "the NBD certificate is set once");
     }
 
+    /// Sets the certificate of the link between hosts, which listens once.
+    pub fn set_fleet(&self, certificate: ListenerCertificate) {
+        assert!(self.fleet.set(certificate).is_ok(), "the link sets its certificate once");
+    }
+
     /// True when the HTTP interface uses TLS.
     pub fn has_api(&self) -> bool {
         self.api.get().is_some()
     }
 
-    fn all(&self) -> [(&'static str, &OnceCell<ListenerCertificate>); 2] {
-        [("api", &self.api), ("nbd", &self.nbd)]
+    fn all(&self) -> [(&'static str, &OnceCell<ListenerCertificate>); 3] {
+        [("api", &self.api), ("nbd", &self.nbd), ("fleet", &self.fleet)]
     }
 
     /// Reports of the certificates in use.
@@ -79,15 +100,15 @@ impl Certificates {
     /// failure, if any.
     pub fn reload(&self, table: &str, files: &Files) -> Option<String> {
         let (_, cell) = self.all().into_iter().find(|(name, _)| *name == table)?;
-        let identity = files.read();
-        match (cell.get(), identity) {
-            (Some(certificate), Ok(identity)) => certificate
-                .replace(files, identity)
-                .then(|| format!("[{table}] certificate {} loaded", files.certificate.display())),
-            (Some(_), Err(error)) => Some(format!("[{table}] keeps its previous certificate: {error}")),
+        let Some(certificate) = cell.get() else {
             // The listener is not up yet; its own retry reads the files again.
-            (None, Ok(_)) => None,
-            (None, Err(error)) => Some(format!("[{table}] TLS: {error}")),
+            return files.read().err().map(|error| format!("[{table}] TLS: {error}"));
+        };
+        match certificate.replace(files) {
+            Ok(has_changed) => {
+                has_changed.then(|| format!("[{table}] certificate {} loaded", files.certificate.display()))
+            }
+            Err(error) => Some(format!("[{table}] keeps its previous certificate: {error}")),
         }
     }
 }

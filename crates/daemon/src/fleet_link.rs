@@ -9,7 +9,6 @@ use config::LinkConfig;
 use control::{Handler, ProgressSender};
 use fleet_link::{LinkError, Peer, Refusal, Tunnels, show_address};
 use futures_util::future::join_all;
-use messages::report::CertificateReport;
 use messages::{Answer, ErrorKind, Failure, Request};
 use seam::Address;
 use tls::{ClientConfig, HostIdentity};
@@ -17,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::certificates::{Certificates, ListenerCertificate};
 use super::port_holder::explain_in_use;
 use super::settings::Settings;
 use logging::{self as log, FLEET};
@@ -27,16 +27,17 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// The link of this host.
 pub struct FleetLink {
     settings: Rc<Settings>,
+    certificates: Rc<Certificates>,
     /// Its certificate and the authority; `None` until they could be read.
-    identity: RefCell<Option<HostIdentity>>,
+    identity: Rc<RefCell<Option<HostIdentity>>>,
     /// The reason why it does not listen, while the start is retried.
     unavailable: RefCell<Option<String>>,
 }
 
 impl FleetLink {
     /// A link that does not listen yet.
-    pub fn new(settings: Rc<Settings>) -> FleetLink {
-        FleetLink { settings, identity: RefCell::default(), unavailable: RefCell::default() }
+    pub fn new(settings: Rc<Settings>, certificates: Rc<Certificates>) -> FleetLink {
+        FleetLink { settings, certificates, identity: Rc::default(), unavailable: RefCell::default() }
     }
 
     /// Listens for the other hosts, if the link is configured; `handler` answers them. It ends when `stop` turns true.
@@ -65,32 +66,6 @@ impl FleetLink {
         let reason = self.unavailable.borrow().clone()?;
         let seconds = RETRY_PAUSE.as_secs();
         Some(format!("this host has no link to the others: {reason}; the daemon retries every {seconds} s"))
-    }
-
-    /// The certificate in use.
-    pub fn certificate_report(&self) -> Option<CertificateReport> {
-        let (identity, config) = (self.identity.borrow(), self.settings.current());
-        let (identity, link) = (identity.as_ref()?, config.fleet.link.as_ref()?);
-        Some(CertificateReport {
-            table: "fleet".to_owned(),
-            file: link.files.certificate.display().to_string(),
-            ends_unix_seconds: tls::earliest_expiry(&identity.chain),
-        })
-    }
-
-    /// Reads the files again, for new connections; returns a message about the change or the failure, if any.
-    pub fn reload(&self, link: &LinkConfig) -> Option<String> {
-        let host = self.settings.current().fleet.host.clone();
-        match (link.files.read(&host), self.identity.borrow_mut().as_mut()) {
-            // The listener is not up yet; its own retry reads the files again.
-            (_, None) => None,
-            (Ok(identity), Some(known)) => {
-                let has_changed = identity.chain != known.chain;
-                *known = identity;
-                has_changed.then(|| format!("[fleet] certificate {} loaded", link.files.certificate.display()))
-            }
-            (Err(error), Some(_)) => Some(format!("[fleet] keeps its previous certificate: {error}")),
-        }
     }
 
     /// The address of this host; empty without a link.
@@ -179,13 +154,21 @@ impl FleetLink {
     }
 
     async fn try_listen(&self, own: &str, link: &LinkConfig) -> Result<TcpListener, String> {
-        let identity = link.files.read(own).map_err(|error| format!("[fleet] TLS: {error}"))?;
+        let identity = link.files.read_host(own).map_err(|error| format!("[fleet] TLS: {error}"))?;
+        let chain = identity.chain.clone();
         self.identity.replace(Some(identity));
         let address = &link.hosts[own];
         let listener = TcpListener::bind((address.0.as_str(), address.1)).await.map_err(|error| {
             let error = explain_in_use(error, &Address::Tcp(address.0.clone(), address.1));
             format!("[fleet] cannot listen on {}: {error}", show_address(address))
         })?;
+        let (identity, host) = (self.identity.clone(), own.to_owned());
+        self.certificates.set_fleet(ListenerCertificate::with_renewal(&link.files, chain, move |files| {
+            let renewed = files.read_host(&host)?;
+            let chain = renewed.chain.clone();
+            identity.replace(Some(renewed));
+            Ok(chain)
+        }));
         log::info!(target: FLEET, "[fleet] host {own} listens on {} for other hosts", show_address(address));
         Ok(listener)
     }

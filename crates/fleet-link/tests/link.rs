@@ -12,7 +12,7 @@ use control::{Actor, Handler, ProgressSender};
 use fleet_link::{LinkError, Peer, Refusal, Tunnels, serve};
 use messages::{Answer, ErrorKind, Failure, Request};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use tls::{HostFiles, HostIdentity};
+use tls::{Files, HostIdentity};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixStream};
 use tokio::sync::watch;
@@ -74,12 +74,12 @@ fn identity(folder: &Path, authority: &CertifiedIssuer<'static, KeyPair>, host: 
         std::fs::write(&path, content).expect("the folder is writable");
         path
     };
-    let files = HostFiles {
+    let files = Files {
         certificate: write("host.crt", certificate.pem()),
         key: write("host.key", key.serialize_pem()),
-        ca: write("ca.crt", authority.pem()),
+        client_ca: Some(write("ca.crt", authority.pem())),
     };
-    files.read(host).expect("its own certificate")
+    files.read_host(host).expect("its own certificate")
 }
 
 /// Runs `test` beside the listener of host alpha, which answers to beta; `test` gets the listener's address.

@@ -1,6 +1,5 @@
 //! TLS between the hosts of a fleet: one authority signs a certificate for each host, with the host's name.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::client::verify_server_name;
@@ -9,17 +8,6 @@ use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, ServerConfig};
 
 use crate::{Certificate, Files, Identity, TlsError, provider, read_key, read_roots, unusable};
-
-/// Certificate and key of a host, and the authority of all hosts, in PEM form.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostFiles {
-    /// The host's certificate, followed by intermediate certificates.
-    pub certificate: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
-    /// The certificates of the authority.
-    pub ca: PathBuf,
-}
 
 /// Content of the files.
 #[derive(Clone, Debug)]
@@ -32,19 +20,19 @@ pub struct HostIdentity {
     pub chain: Vec<Certificate>,
 }
 
-impl HostFiles {
-    /// Reads the files; the certificate has to be valid for the name `host`.
-    pub fn read(&self, host: &str) -> Result<HostIdentity, TlsError> {
-        let files =
-            Files { certificate: self.certificate.clone(), key: self.key.clone(), client_ca: Some(self.ca.clone()) };
-        let Identity { config, chain } = files.read()?;
+impl Files {
+    /// Reads the files of a host, whose certificate has to be valid for the name `host`. The CA for client certificates
+    /// is the authority of all hosts.
+    pub fn read_host(&self, host: &str) -> Result<HostIdentity, TlsError> {
+        let authority = self.client_ca.as_ref().expect("hosts prove their names to each other");
+        let Identity { config, chain } = self.read()?;
         if !is_of_host(&chain[0], host) {
             return Err(TlsError::OtherHost { path: self.certificate.clone(), host: host.to_owned() });
         }
         let client = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .expect("the provider has ciphers for both versions")
-            .with_root_certificates(read_roots(&self.ca)?)
+            .with_root_certificates(read_roots(authority)?)
             .with_client_auth_cert(chain.clone(), read_key(&self.key)?)
             .map_err(|error| unusable(&self.key, error))?;
         Ok(HostIdentity { server: Arc::new(config), client: Arc::new(client), chain })
@@ -73,7 +61,7 @@ mod tests {
     use super::*;
 
     /// Files of a host whose certificate has `name`.
-    fn files_of(folder: &tempfile::TempDir, name: &str) -> HostFiles {
+    fn files_of(folder: &tempfile::TempDir, name: &str) -> Files {
         let key = || KeyPair::generate().expect("a new key");
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -85,10 +73,10 @@ mod tests {
             fs::write(&path, content).expect("the folder is writable");
             path
         };
-        HostFiles {
+        Files {
             certificate: write("host.crt", certificate.pem()),
             key: write("host.key", own_key.serialize_pem()),
-            ca: write("ca.crt", authority.pem()),
+            client_ca: Some(write("ca.crt", authority.pem())),
         }
     }
 
@@ -96,11 +84,11 @@ mod tests {
     fn certificate_of_another_host_is_refused() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let files = files_of(&folder, "alpha");
-        let identity = files.read("alpha").expect("its own certificate");
+        let identity = files.read_host("alpha").expect("its own certificate");
         assert!(is_of_host(&identity.chain[0], "alpha") && !is_of_host(&identity.chain[0], "beta"));
-        let text = files.read("beta").map(|_| ()).map_err(|error| error.to_string());
+        let text = files.read_host("beta").map(|_| ()).map_err(|error| error.to_string());
         assert!(text.as_ref().is_err_and(|text| text.contains("is not for host beta; ")), "{text:?}");
-        let without_ca = HostFiles { ca: folder.path().join("none.crt"), ..files };
-        assert!(without_ca.read("alpha").is_err());
+        let without_ca = Files { client_ca: Some(folder.path().join("none.crt")), ..files };
+        assert!(without_ca.read_host("alpha").is_err());
     }
 }

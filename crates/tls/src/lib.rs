@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use expiry::earliest_expiry;
-pub use hosts::{HostFiles, HostIdentity, is_of_host, name_in_certificate};
+pub use hosts::{HostIdentity, is_of_host, name_in_certificate};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

@@ -142,7 +142,7 @@ impl Daemon {
         let flash = Rc::new(flash);
         let memory = Rc::new(PersistedMemory::new(memory, cores.clone(), records.clone()));
         let units = Rc::new(Units::new(settings.clone(), records.clone(), cores.clone()));
-        let fleet_link = Rc::new(FleetLink::new(settings.clone()));
+        let fleet_link = Rc::new(FleetLink::new(settings.clone(), certificates.clone()));
         let forwarding = Rc::new(Forwarding::new(cores.clone(), records.clone(), fleet_link.clone()));
         let attachments = Attachments {
             settings: settings.clone(),

@@ -105,7 +105,7 @@ impl Daemon {
         }
         let mut fleet = old.fleet.clone();
         if let (Some(link), Some(fresh_link)) = (&mut fleet.link, fresh.fleet.link) {
-            outcomes.extend(self.fleet_link.reload(&fresh_link).map(ReloadOutcome::General));
+            outcomes.extend(self.certificates.reload("fleet", &fresh_link.files).map(ReloadOutcome::General));
             link.files = fresh_link.files;
         }
         // Settings that need a restart keep their values from the start, so that the next reload reports them again.

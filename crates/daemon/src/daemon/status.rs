@@ -122,7 +122,7 @@ impl Daemon {
             memory_bytes: config.memory_bytes,
             jobs,
             pools,
-            certificates: self.certificates.reports().into_iter().chain(self.fleet_link.certificate_report()).collect(),
+            certificates: self.certificates.reports(),
             ended_jobs: self.jobs.ended(),
             flash,
             iscsi,
