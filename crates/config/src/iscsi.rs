@@ -9,6 +9,7 @@ use toml::de::DeValue;
 use super::backing::split_host_port;
 use super::problem::Source;
 use super::read::{Located, Section, Setting, ValueError};
+use units::show_host_port;
 
 /// The port that IANA assigned to iSCSI.
 const PORT: u16 = 3260;
@@ -142,7 +143,7 @@ pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Sour
         source.add_problem(span, format!("\"{value}\" is not a target name: it {reason}"), remedy);
     }
     let listen = read_portals(listen?.value, source);
-    let announce = announce.iter().map(|(host, port)| show_portal(host, *port)).collect();
+    let announce = announce.iter().map(|(host, port)| show_host_port(host, *port)).collect();
     Some(IscsiConfig {
         listen: listen.into_iter().map(|(host, port)| Address::Tcp(host, port)).collect(),
         target: target?.value,
@@ -150,11 +151,6 @@ pub(super) fn read_iscsi(section: &Section<'_>, folder: &Path, source: &mut Sour
         chap: chap.into_iter().map(|chap| chap.value.into_config(folder)).collect(),
         acl,
     })
-}
-
-/// A portal's address as initiators receive it.
-pub fn show_portal(host: &str, port: u16) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// Parses a list of portals, which must be distinct.

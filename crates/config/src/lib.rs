@@ -49,7 +49,7 @@ pub use array::{default_array, show_array};
 pub use backing::{BackingSpec, is_device};
 pub use fleet::{FleetConfig, LinkConfig, TakeOverConfig, TakeOverMode};
 pub use history::HistoryConfig;
-pub use iscsi::{IscsiConfig, read_chap, show_portal};
+pub use iscsi::{IscsiConfig, read_chap};
 pub use log::LogConfig;
 pub use look_up::LOOK_UP_TIMEOUT;
 pub use names::check_name;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use config::LinkConfig;
 use control::{Handler, ProgressSender};
-use fleet_link::{LinkError, Peer, Refusal, Tunnels, show_address};
+use fleet_link::{LinkError, Peer, Refusal, Tunnels};
 use futures_util::future::join_all;
 use messages::{Answer, ErrorKind, Failure, Request};
 use seam::Address;
@@ -20,6 +20,7 @@ use super::certificates::{Certificates, ListenerCertificate};
 use super::port_holder::explain_in_use;
 use super::settings::Settings;
 use logging::{self as log, FLEET};
+use units::show_host_port;
 
 /// Pause before an unavailable address or certificate is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
@@ -72,7 +73,7 @@ impl FleetLink {
     pub fn address(&self) -> String {
         let config = self.settings.current();
         let own = config.fleet.link.as_ref().and_then(|link| link.hosts.get(&config.fleet.host));
-        own.map_or(String::new(), show_address)
+        own.map_or(String::new(), |(host, port)| show_host_port(host, *port))
     }
 
     /// The other hosts.
@@ -160,7 +161,7 @@ impl FleetLink {
         let address = &link.hosts[own];
         let listener = TcpListener::bind((address.0.as_str(), address.1)).await.map_err(|error| {
             let error = explain_in_use(error, &Address::Tcp(address.0.clone(), address.1));
-            format!("[fleet] cannot listen on {}: {error}", show_address(address))
+            format!("[fleet] cannot listen on {}: {error}", show_host_port(&address.0, address.1))
         })?;
         let (identity, host) = (self.identity.clone(), own.to_owned());
         self.certificates.set_fleet(ListenerCertificate::with_renewal(&link.files, chain, move |files| {
@@ -169,7 +170,7 @@ impl FleetLink {
             identity.replace(Some(renewed));
             Ok(chain)
         }));
-        log::info!(target: FLEET, "[fleet] host {own} listens on {} for other hosts", show_address(address));
+        log::info!(target: FLEET, "[fleet] host {own} listens on {} for other hosts", show_host_port(&address.0, address.1));
         Ok(listener)
     }
 }

@@ -7,7 +7,7 @@
 mod peer;
 mod server;
 
-pub use peer::{LinkError, Peer, show_address};
+pub use peer::{LinkError, Peer};
 pub use server::{Refusal, Tunnels, serve};
 
 use std::io;

@@ -72,15 +72,10 @@ pub enum LinkError {
     },
 }
 
-/// An address and its port as in the configuration.
-pub fn show_address((host, port): &(String, u16)) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
 impl Peer {
     /// Its address as in the configuration.
     pub fn show_address(&self) -> String {
-        show_address(&self.address)
+        units::show_host_port(&self.address.0, self.address.1)
     }
 
     /// Sends a request and waits for its result.

@@ -1,4 +1,4 @@
-//! Sizes and times in human-readable form: `512 MiB`, `1.5 TiB`, `10s`, `8min`.
+//! Sizes, times and network addresses in human-readable form: `512 MiB`, `1.5 TiB`, `10s`, `8min`, `[::1]:7401`.
 
 use std::time::Duration;
 
@@ -25,6 +25,11 @@ const TIME_UNITS: [(&str, u64); 6] = [
     ("h", 3_600_000_000_000),
     ("d", 86_400_000_000_000),
 ];
+
+/// A host and a port as one text; an IPv6 address gets brackets.
+pub fn show_host_port(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
 
 /// Bytes in `text`: a number, at most three decimals, and a unit (`B`, `KiB` to `PiB`, `kB` to `TB`; bytes without a
 /// unit).
