@@ -1,4 +1,5 @@
-//! The daemon's TLS certificates for HTTP, NBD and the link between hosts: report of file and expiry, and renewal at a reload.
+//! The daemon's TLS certificates for HTTP, NBD and the link between hosts: report of file and expiry, and renewal at a
+//! reload.
 
 use std::cell::{OnceCell, RefCell};
 use std::path::PathBuf;

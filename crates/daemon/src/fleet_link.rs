@@ -170,7 +170,8 @@ impl FleetLink {
             identity.replace(Some(renewed));
             Ok(chain)
         }));
-        log::info!(target: FLEET, "[fleet] host {own} listens on {} for other hosts", show_host_port(&address.0, address.1));
+        let place = show_host_port(&address.0, address.1);
+        log::info!(target: FLEET, "[fleet] host {own} listens on {place} for other hosts");
         Ok(listener)
     }
 }
