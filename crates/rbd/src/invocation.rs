@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::expected::Expected;
 use super::host_name::machine_name;
+use super::line::LINE_BYTES_MAX;
 
 /// Before the claim of a first start.
 const CLAIM: &str = "--claim";
@@ -18,6 +19,9 @@ const STANDBY: &str = "--standby";
 const LOG: &str = "--log";
 /// Before a word: undestaged data is read from the log of its host.
 const READS_LOG: &str = "--reads-log";
+/// First word of the order to a process on standby; words are separated by [`SEPARATOR`].
+const SERVE: &str = "serve";
+const SEPARATOR: char = '\t';
 
 /// The reason for which a host that is not the last owner of an image may claim it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -165,6 +169,21 @@ impl Invocation {
         arguments
     }
 
+    /// The order to a process on standby to go on with these arguments, a line with its end; `None` if a line cannot
+    /// contain them.
+    pub fn order(&self) -> Option<String> {
+        let arguments = self.arguments();
+        let is_word = |argument: &String| !argument.contains([SEPARATOR, '\n']);
+        let line = format!("{SERVE}{SEPARATOR}{}\n", arguments.join(&SEPARATOR.to_string()));
+        (arguments.iter().all(is_word) && line.len() <= LINE_BYTES_MAX).then_some(line)
+    }
+
+    /// Parses such an order; `None` for another line.
+    pub fn parse_order(line: &str) -> Option<Invocation> {
+        let arguments = line.strip_prefix(SERVE)?.strip_prefix(SEPARATOR)?;
+        Invocation::parse(arguments.trim_end_matches('\n').split(SEPARATOR).map(str::to_owned))
+    }
+
     /// Parses the arguments; `None` without an address. A missing or damaged claim counts as [`Claim::Record`].
     pub fn parse(arguments: impl Iterator<Item = String>) -> Option<Invocation> {
         let arguments: Vec<String> = arguments.collect();
@@ -231,8 +250,25 @@ mod tests {
             for log in [None, Some("a/log".to_owned())] {
                 let (image, folder, host, purpose) = (image.clone(), folder.clone(), host.clone(), purpose.clone());
                 let invocation = Invocation { image, folder, host, log, purpose };
-                assert_eq!(Invocation::parse(invocation.arguments().into_iter()), Some(invocation));
+                assert_eq!(Invocation::parse(invocation.arguments().into_iter()), Some(invocation.clone()));
+                let order = invocation.order().expect("it fits in a line");
+                assert_eq!(Invocation::parse_order(&order), Some(invocation));
             }
+        }
+    }
+
+    #[test]
+    fn order_that_no_line_can_contain_is_not_sent() {
+        let order_in = |folder: &str| {
+            let (image, host, folder) = ("rbd:a/b".to_owned(), "alpha".to_owned(), PathBuf::from(folder));
+            Invocation { image, folder, host, log: None, purpose: Purpose::Standby(TakeOver::Command) }.order()
+        };
+        assert!(order_in("/var lib").is_some());
+        for folder in ["/a\tb", "/a\nb", &"x".repeat(LINE_BYTES_MAX)] {
+            assert_eq!(order_in(folder), None, "{folder}");
+        }
+        for line in ["serve", "mark 7", "server\trbd:a/b"] {
+            assert_eq!(Invocation::parse_order(line), None, "{line}");
         }
     }
 

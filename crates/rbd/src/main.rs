@@ -29,6 +29,7 @@ use self::control::Control;
 use self::ffi::{Cluster, Image};
 use self::lock::{HelperStart, LockError, Site};
 use self::options::OptionError;
+use self::ownership::Orders;
 
 /// Time for the orders that came before the end of the control channel.
 const ORDERS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -77,16 +78,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let Invocation { image, folder, host, log, purpose } = invocation;
-    let site = Site { folder: &folder, host: &host, log: log.as_deref() };
-    let ended = match purpose {
-        Purpose::Standby(take_over) => standby::watch(&image, site, take_over, &control),
-        purpose => match HelperStart::new(purpose) {
-            Some(start) => serve(&image, site, &start, &control),
-            None => Ok(()),
-        },
-    };
-    match ended {
+    match run(invocation, &control) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             control.send(&error.status());
@@ -95,16 +87,41 @@ fn main() -> ExitCode {
     }
 }
 
-/// Opens and locks the image, serves it until the daemon closes the control channel, and releases it.
-fn serve(spec: &str, site: Site<'_>, start: &HelperStart, control: &Arc<Control>) -> Result<(), StartError> {
+/// Serves the image, or looks at it on standby until the daemon orders it to be served.
+fn run(Invocation { image, folder, host, log, purpose }: Invocation, control: &Arc<Control>) -> Result<(), StartError> {
+    let orders = ownership::end_with_daemon(control.socket()?);
+    let site = Site { folder: &folder, host: &host, log: log.as_deref() };
+    let Purpose::Standby(take_over) = purpose else {
+        return HelperStart::new(purpose).map_or(Ok(()), |start| serve(&image, site, &start, (control, orders), None));
+    };
+    let Some((ordered, watched)) = standby::watch(&image, site, take_over, control, &orders.serve)? else {
+        return Ok(());
+    };
+    let Invocation { image, folder, host, log, purpose } = ordered;
+    let site = Site { folder: &folder, host: &host, log: log.as_deref() };
+    let serve = |start| serve(&image, site, &start, (control, orders), Some(watched));
+    HelperStart::new(purpose).map_or(Ok(()), serve)
+}
+
+fn connect(spec: &ImageSpec) -> Result<Arc<Cluster>, StartError> {
+    Ok(Arc::new(Cluster::connect(ffi::load()?, spec)?))
+}
+
+/// Opens and locks the image, serves it until the daemon closes the control channel, and releases it. A process that
+/// was on standby has `watched` it, open for reading.
+fn serve(
+    spec: &str,
+    site: Site<'_>,
+    start: &HelperStart,
+    (control, Orders { marks, serve: _, closed }): (&Arc<Control>, Orders),
+    watched: Option<Image>,
+) -> Result<(), StartError> {
     let spec: ImageSpec = spec.parse()?;
-    let (orders, closed) = ownership::end_with_daemon(control.socket()?);
-    let libraries = ffi::load()?;
     control.send(&Status::Progress("connecting to the cluster".to_owned()));
-    let cluster = Arc::new(Cluster::connect(libraries, &spec)?);
+    let cluster = watched.as_ref().map_or_else(|| connect(&spec), |image| Ok(Arc::clone(image.cluster())))?;
     control.send(&Status::Progress("opening the image".to_owned()));
     if let HelperStart::First { claim, .. } = start {
-        let image = Image::open_read_only(&cluster, &spec)?;
+        let image = watched.map_or_else(|| Image::open_read_only(&cluster, &spec), Ok)?;
         let identity = identity_of(&image, &spec)?;
         standby::check_standing(&image, &identity, site, claim)?;
         lock::check_mark(&image, &identity, site.folder, start)?;
@@ -123,7 +140,7 @@ fn serve(spec: &str, site: Site<'_>, start: &HelperStart, control: &Arc<Control>
     let proven_ms = ownership.proven_ms();
     log_to_read.into_iter().for_each(|mark| control.send(&Status::LogToRead(mark)));
     control.send(&Status::Ready(Ownership { image: image_owned, proven_ms, given_up, epoch, is_destaged, reason }));
-    ownership.obey(orders, &image, &lock);
+    ownership.obey(marks, &image, &lock);
     let served = server::serve_until_closed(&image, &ownership, control);
     let image = into_only_handle(image);
     // After a loss, another client may have had the lock: its release would prove nothing.

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use rbd::{LEASE, Order, Release, Status, boot_ms, read_line};
+use rbd::{Invocation, LEASE, Order, Release, Status, boot_ms, read_line};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::control::Control;
@@ -23,25 +23,38 @@ const CHECK_PAUSE_MIN: Duration = Duration::from_millis(200);
 /// Pause between two checks of the lease without a request.
 const LEASE_PAUSE: Duration = Duration::from_secs(1);
 
+/// The orders of the daemon.
+pub struct Orders {
+    /// Changes of the mark of undestaged data.
+    pub marks: Receiver<Order>,
+    /// On standby, the order to serve the image. It ends with the control channel.
+    pub serve: Receiver<Invocation>,
+    /// Gets the last order to release the image, once the control channel has been closed.
+    pub closed: Receiver<Option<Release>>,
+}
+
 /// Starts a thread that passes on the daemon's orders, and ends this process after the daemon has closed the control
-/// channel or ended, even if a call of librbd hangs. The second receiver gets the last order to release the image, once
-/// the channel has been closed.
-pub fn end_with_daemon(control: UnixStream) -> (Receiver<Order>, Receiver<Option<Release>>) {
-    let ((orders, received), (closed, close)) = (channel(), channel());
+/// channel or ended, even if a call of librbd hangs.
+pub fn end_with_daemon(control: UnixStream) -> Orders {
+    let ((to_marks, marks), (to_serve, serve), (to_closed, closed)) = (channel(), channel(), channel());
     std::thread::spawn(move || {
         let (mut control, mut release) = (BufReader::new(control), None);
+        // A receiver may have ended before its orders.
         while let Ok(Some(line)) = read_line(&mut control) {
             if let Some(order) = Order::parse(&line) {
-                // The service may have ended.
-                let (Ok(()) | Err(_)) = orders.send(order);
+                let (Ok(()) | Err(_)) = to_marks.send(order);
+            }
+            if let Some(invocation) = Invocation::parse_order(&line) {
+                let (Ok(()) | Err(_)) = to_serve.send(invocation);
             }
             release = Release::parse_order(&line).or(release);
         }
-        let (Ok(()) | Err(_)) = closed.send(release);
+        drop(to_serve);
+        let (Ok(()) | Err(_)) = to_closed.send(release);
         std::thread::sleep(CLOSE_TIMEOUT);
         kill_self();
     });
-    (received, close)
+    Orders { marks, serve, closed }
 }
 
 /// Ends this process at once. The destructors of Ceph's libraries may hang: a signal runs none.

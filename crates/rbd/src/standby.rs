@@ -1,14 +1,15 @@
-//! The looks of a host on standby. The image is open for reading only, so that its owner sees no other client.
+//! The looks of a host on standby. The image is open for reading only, so that its owner sees no other client. The
+//! process is ready to serve the image at an order: its libraries are loaded, and it is connected to the cluster.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use rbd::{Claim, ImageSpec, Status, TakeOver, boot_ms};
+use rbd::{Claim, ImageSpec, Invocation, Status, TakeOver, boot_ms};
 
 use super::StartError;
 use super::control::Control;
-use super::ffi::{self, Cluster, Image};
+use super::ffi::Image;
 use super::lock::{LockError, Site, look};
 use super::owner_record::{KnownRecord, Sighting};
 use super::record_file::RecordFile;
@@ -20,19 +21,20 @@ const RECORD_PAUSE: Duration = Duration::from_secs(1);
 /// Pause between two complete looks, at the owner's record, the lock, the clients and the mark.
 const LOOK_PAUSE: Duration = Duration::from_secs(5);
 
-/// Looks at the image until the daemon closes the control channel, and reports what has changed.
+/// Looks at the image, and reports what has changed, until the daemon orders this process to serve it. Returns that
+/// order and the image; `None` if the daemon closes the control channel.
 pub fn watch(
     spec: &str,
     Site { folder, host, .. }: Site<'_>,
     take_over: TakeOver,
-    control: &Arc<Control>,
-) -> Result<(), StartError> {
+    control: &Control,
+    orders: &Receiver<Invocation>,
+) -> Result<Option<(Invocation, Image)>, StartError> {
     let spec: ImageSpec = spec.parse()?;
-    let cluster = Arc::new(Cluster::connect(ffi::load()?, &spec)?);
-    let image = Image::open_read_only(&cluster, &spec)?;
+    let image = Image::open_read_only(&super::connect(&spec)?, &spec)?;
     let identity = super::identity_of(&image, &spec)?;
     let (mut clock, mut looked_at, mut owner_seen) = (AbsenceClock::default(), None, None);
-    while !control.is_closed() {
+    loop {
         let owner = image.owner()?;
         let is_due = looked_at.is_none_or(|at: Instant| at.elapsed() >= LOOK_PAUSE);
         if is_due || owner != owner_seen {
@@ -47,9 +49,12 @@ pub fn watch(
             control.send(&Status::Standby(report_of(&identity, &now, mark, claim)));
             (looked_at, owner_seen) = (Some(Instant::now()), owner);
         }
-        control.wait_for_close(RECORD_PAUSE);
+        match orders.recv_timeout(RECORD_PAUSE) {
+            Ok(invocation) => return Ok(Some((invocation, image))),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+        }
     }
-    Ok(())
 }
 
 fn peek(folder: &Path, identity: &str) -> Result<Option<KnownRecord>, LockError> {

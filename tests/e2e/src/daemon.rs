@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 use crate::client::{Client, Endpoint};
 use crate::fixture::Fixture;
 
+/// Pauses between two polls of a wait: the first, and the longest. A poll often is a process, whose start costs as much
+/// as the work that is waited for.
+const POLL_PAUSE_MIN: Duration = Duration::from_millis(5);
+const POLL_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// Timeout of a start, a stop and other waits.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
@@ -66,13 +70,14 @@ pub fn wait_for<T>(event: &str, ready: impl FnMut() -> Option<T>) -> T {
 
 /// Like [`wait_for`], with another timeout.
 pub fn wait_at_most<T>(timeout: Duration, event: &str, mut ready: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + timeout;
+    let (end, mut pause) = (Instant::now() + timeout, POLL_PAUSE_MIN);
     loop {
         if let Some(value) = ready() {
             return value;
         }
         assert!(Instant::now() < end, "timed out after {timeout:?} waiting for {event}");
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(POLL_PAUSE_MAX);
     }
 }
 

@@ -192,7 +192,9 @@ impl Attachments {
     fn open_failure(&self, volume: &RequestedVolume, error: &DiskError, requested: &[RequestedVolume]) -> Failure {
         let (path, other, on) = match error {
             DiskError::Hung(_) => return self.hung(volume),
-            DiskError::Standby { owner, report } => return self.on_standby(&volume.0, owner, report),
+            DiskError::Standby { owner, report } => {
+                return self.on_standby(&volume.0, owner, StandbyReport::parse(report));
+            }
             DiskError::Undestaged { data, host, log } => {
                 if let Some(id) = parse_mark_id(data) {
                     self.volumes.note_mark(&volume.0.name, Mark { id, host: host.clone(), log: log.clone() });
@@ -215,9 +217,15 @@ impl Attachments {
         Failure::new(ErrorKind::Conflict, text)
     }
 
+    /// Records that this host has released the image of a volume, which is detached.
+    pub async fn record_released(&self, KnownVolume { config, from_file, .. }: &KnownVolume, report: StandbyReport) {
+        self.units.report_absent(std::iter::once(config)).await;
+        let failure = self.on_standby(config, &report.owner.clone(), Some(report));
+        self.volumes.record_attached((config.clone(), *from_file), Err(failure));
+    }
+
     /// The failure of a volume whose image another host owns, and a note of that owner.
-    fn on_standby(&self, config: &VolumeConfig, owner: &str, report: &str) -> Failure {
-        let report = StandbyReport::parse(report);
+    fn on_standby(&self, config: &VolumeConfig, owner: &str, report: Option<StandbyReport>) -> Failure {
         let text = report.as_ref().map_or_else(|| format!("host {owner} owns its image"), standby_text);
         report.into_iter().for_each(|report| self.volumes.note_owner(&config.name, report));
         Failure { kind: ErrorKind::Conflict, ..Failure::refused(STANDBY, text) }

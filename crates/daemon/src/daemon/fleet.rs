@@ -283,15 +283,27 @@ impl Daemon {
         // The volume's record stays, for its settings and its LUN.
         self.records.change_or_log(|state| state.mark_clean(placement.volume_id));
         let released = held.release(release).await;
+        let Err(reason) = released else {
+            // The next host waits for this one no longer; the next look at the image finds its owner.
+            let report = StandbyReport {
+                image: placement.identity.clone(),
+                owner: self.settings.current().fleet.host.clone(),
+                epoch: placement.ownership.unwrap_or(0),
+                has_client: false,
+                release: Some(release.clone()),
+                mark: None,
+                claim: None,
+            };
+            self.attachments.record_released(known, report).await;
+            return Ok(());
+        };
         // The image decides: its helper finds the release there, or goes on with the volume.
-        let attached = self.attachments.attach(known.config.clone(), known.from_file, Acceptance::default()).await;
-        match (released, attached) {
-            (_, Err(failure)) if self.is_on_standby(name) => {
+        match self.attachments.attach(known.config.clone(), known.from_file, Acceptance::default()).await {
+            Err(failure) if self.is_on_standby(name) => {
                 log::debug!(target: VOLUME, volume = name, "{}", failure.message);
                 Ok(())
             }
-            (released, attached) => {
-                let reason = released.err().unwrap_or_else(|| "another host has come first, or none may".to_owned());
+            attached => {
                 let state = attached.map_or_else(|failure| failure.message, |()| "it stays in service".to_owned());
                 let text = format!("volume {name}: its image was not released ({reason}); {state}");
                 Err(Failure::new(ErrorKind::Failed, text))

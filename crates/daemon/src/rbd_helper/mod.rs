@@ -17,13 +17,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use nbd_client::{Change, DedicatedServer};
-use rbd::{Claim, ImageSpec, Mark, Ownership, TakeOver, show_mark_id};
+use rbd::{Claim, ImageSpec, Mark, Ownership, Purpose, TakeOver, show_mark_id};
 use seam::{DiskError, Lineage, Nanos};
 use tokio::sync::oneshot;
 
 pub use self::hold::{HeldHelper, hold};
 use self::orders::{OrderEnd, Orders};
 pub use self::standby::StandbyWatch;
+use self::standby::order_service;
 use self::supervisor::Supervisor;
 use logging::{self as log, VOLUME};
 
@@ -145,6 +146,35 @@ pub struct HelperPlan {
     pub fails_after: Option<Duration>,
 }
 
+impl HelperPlan {
+    /// The path of a socket that no other process has.
+    fn new_socket(&self) -> PathBuf {
+        self.folder.join(format!("{}.sock", NEXT_SOCKET.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// A plan for the image `rbd:pool/image`.
+    #[cfg(test)]
+    fn for_test() -> HelperPlan {
+        HelperPlan {
+            image: "rbd:pool/image".parse().expect("it is an address"),
+            folder: PathBuf::new(),
+            host: "alpha".to_owned(),
+            claim: Claim::Record,
+            take_over: TakeOver::Command,
+            gives_up: None,
+            reads_log: false,
+            log: None,
+            fails_after: None,
+        }
+    }
+
+    /// Purpose of the first process.
+    fn purpose(&self) -> Purpose {
+        let given_up = self.gives_up.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
+        Purpose::First { claim: self.claim.clone(), given_up, reads_log: self.reads_log }
+    }
+}
+
 /// The folder of helper processes in a state directory.
 pub fn helpers_folder(state_directory: &Path) -> PathBuf {
     state_directory.join("rbd")
@@ -158,11 +188,12 @@ pub struct RbdHelper {
 }
 
 impl RbdHelper {
-    /// Starts the process, and waits until it has opened and locked the image. It counts as hung if it reports no
-    /// progress for `limit`.
+    /// Starts the process, or orders the one that looks at the image on standby to serve it, and waits until it has
+    /// opened and locked the image. It counts as hung if it reports no progress for `limit`.
     pub async fn start(plan: &HelperPlan, limit: Duration) -> Result<RbdHelper, DiskError> {
-        let HelperPlan { image, folder, .. } = plan;
-        let socket = folder.join(format!("{}.sock", NEXT_SOCKET.fetch_add(1, Ordering::Relaxed)));
+        let image = &plan.image;
+        let ordered = order_service(plan);
+        let socket = ordered.as_ref().map_or_else(|| plan.new_socket(), |ordered| ordered.socket.clone());
         let helper = RbdHelper { image: image.clone(), shared: Arc::default(), socket };
         {
             let mut serving = SERVING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,10 +201,10 @@ impl RbdHelper {
             serving.push((image.to_string(), Arc::downgrade(&helper.shared)));
         }
         let (opened, opening) = oneshot::channel();
-        let supervisor = Supervisor::new(plan, limit, helper.socket.clone(), Arc::clone(&helper.shared));
+        let supervisor = Supervisor::new(plan.clone(), limit, helper.socket.clone(), Arc::clone(&helper.shared));
         let running = Running::begin(image.to_string());
         let body = move || {
-            supervisor.run(opened);
+            supervisor.run(ordered, opened);
             drop(running);
         };
         std::thread::Builder::new()

@@ -1,64 +1,98 @@
 //! The looks at an image that another host owns: a process of `hotset-rbd` that reads the owner's record every second.
+//! It can go on as the helper process of the image, which saves the start of one and its connection to the cluster.
 
-use std::io::BufReader;
+use std::io::{BufReader, Write};
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
-use std::process::Child;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use rbd::{Invocation, Purpose, StandbyReport, Status};
+use rbd::{Claim, Purpose, StandbyReport, Status};
 
 use super::HelperPlan;
-use super::supervisor::{end, records_folder, spawn_helper};
+use super::supervisor::{end, invocation_of, listen, spawn_helper};
 use logging::{self as log, VOLUME};
 
 /// Time without a report after which the process counts as hung.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
+/// The processes on standby, for [`order_service`].
+static WATCHING: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+/// A process of `hotset-rbd`, and its messages.
+pub type Process = (Child, BufReader<UnixStream>);
+
 /// State that the handle shares with the thread that reads the reports.
 struct Shared {
-    report: Option<StandbyReport>,
-    ended: bool,
+    plan: HelperPlan,
+    control: UnixStream,
+    /// The socket at which the process serves the image if it is ordered to.
+    listener: UnixListener,
+    socket: PathBuf,
+    state: Mutex<State>,
 }
 
-/// The looks. Dropping it ends the process.
+#[derive(Default)]
+struct State {
+    report: Option<StandbyReport>,
+    ended: bool,
+    /// Gets the process, which was ordered to serve the image.
+    taker: Option<Sender<Process>>,
+    /// The process was ordered to serve the image.
+    is_taken: bool,
+}
+
+/// The looks. Dropping it ends the process, unless that serves the image by now.
 pub struct StandbyWatch {
-    plan: HelperPlan,
-    shared: Arc<Mutex<Shared>>,
-    control: UnixStream,
+    shared: Arc<Shared>,
     started_at: Instant,
+}
+
+/// A process on standby that was ordered to serve its image.
+pub struct OrderedService {
+    /// Gets the process once it has begun. It fails if the process has ended instead.
+    pub process: Receiver<Process>,
+    /// The socket at which it serves the image.
+    pub listener: UnixListener,
+    /// The path of the socket.
+    pub socket: PathBuf,
 }
 
 impl StandbyWatch {
     /// Starts to look at the image of the plan.
     pub fn start(plan: &HelperPlan) -> std::io::Result<StandbyWatch> {
         let (control, its_end) = UnixStream::pair()?;
-        let invocation = Invocation {
-            image: plan.image.to_string(),
-            folder: records_folder(&plan.folder),
-            host: plan.host.clone(),
-            log: None,
-            purpose: Purpose::Standby(plan.take_over),
-        };
-        let child = spawn_helper(&invocation, std::process::Stdio::null(), its_end)?;
+        let purpose = Purpose::Standby(plan.take_over);
+        let socket = plan.new_socket();
+        let listener = listen(&socket)?;
+        let child = spawn_helper(&invocation_of(plan, purpose), input(&listener)?, its_end)?;
         let reports = control.try_clone()?;
         reports.set_read_timeout(Some(SILENCE_MAX))?;
-        let shared = Arc::new(Mutex::new(Shared { report: None, ended: false }));
-        let (of_thread, image) = (Arc::clone(&shared), plan.image.to_string());
-        let body = move || follow(&image, child, reports, &of_thread);
+        let shared = Arc::new(Shared { plan: plan.clone(), control, listener, socket, state: Mutex::default() });
+        {
+            let mut watching = WATCHING.lock().unwrap_or_else(PoisonError::into_inner);
+            watching.retain(|shared| shared.strong_count() > 0);
+            watching.push(Arc::downgrade(&shared));
+        }
+        let of_thread = Arc::clone(&shared);
+        let body = move || follow((child, BufReader::new(reports)), &of_thread);
         std::thread::Builder::new().name("rbd standby".to_owned()).spawn(body)?;
-        Ok(StandbyWatch { plan: plan.clone(), shared, control, started_at: Instant::now() })
+        Ok(StandbyWatch { shared, started_at: Instant::now() })
     }
 
     /// The last report.
     pub fn report(&self) -> Option<StandbyReport> {
-        self.shared().report.clone()
+        self.shared.state().report.clone()
     }
 
-    /// True if the process has ended or hangs.
+    /// True if the process has ended, hangs, or was ordered to serve the image.
     pub fn has_ended(&self) -> bool {
-        self.shared().ended
+        let state = self.shared.state();
+        state.ended || state.is_taken
     }
 
     /// Time since its start.
@@ -68,36 +102,174 @@ impl StandbyWatch {
 
     /// True if it looks as the plan says.
     pub fn is_by(&self, plan: &HelperPlan) -> bool {
-        (&self.plan.image, self.plan.take_over, &self.plan.host) == (&plan.image, plan.take_over, &plan.host)
-    }
-
-    fn shared(&self) -> std::sync::MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.is_by(plan) && self.shared.plan.take_over == plan.take_over
     }
 }
 
 impl Drop for StandbyWatch {
     fn drop(&mut self) {
-        // A process that has ended needs no message.
-        let (Ok(()) | Err(_)) = self.control.shutdown(Shutdown::Both);
+        if !self.shared.state().is_taken {
+            self.shared.end();
+        }
     }
 }
 
-/// Reads the reports until the process ends or the handle is dropped.
-fn follow(image: &str, child: Child, reports: UnixStream, shared: &Mutex<Shared>) {
-    let mut reports = BufReader::new(reports);
-    while let Ok(Some(line)) = rbd::read_line(&mut reports) {
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if it looks at the image of the plan for the same host and the same records.
+    fn is_by(&self, HelperPlan { image, host, folder, .. }: &HelperPlan) -> bool {
+        (&self.plan.image, &self.plan.host, &self.plan.folder) == (image, host, folder)
+    }
+
+    /// Ends the process.
+    fn end(&self) {
+        // A process that has ended needs no message.
+        let (Ok(()) | Err(_)) = self.control.shutdown(Shutdown::Both);
+    }
+
+    /// Orders the process to serve the image; `None` if it has not looked at the image yet, has ended, or serves it.
+    fn order(&self, order: &str) -> Option<OrderedService> {
+        let listener = self.listener.try_clone().ok()?;
+        let mut state = self.state();
+        if state.ended || state.is_taken || state.report.take().is_none() {
+            return None;
+        }
+        (&self.control).write_all(order.as_bytes()).ok()?;
+        let (taker, process) = channel();
+        (state.taker, state.is_taken) = (Some(taker), true);
+        Some(OrderedService { process, listener, socket: self.socket.clone() })
+    }
+}
+
+/// Orders the process that looks at the image of the plan to serve it, if there is one. Only for a claim by the image's
+/// record: a look that ends forgets how long the owner is absent.
+pub fn order_service(plan: &HelperPlan) -> Option<OrderedService> {
+    if plan.claim != Claim::Record {
+        return None;
+    }
+    let order = invocation_of(plan, plan.purpose()).order()?;
+    let watching = WATCHING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut by_plan = watching.iter().filter_map(Weak::upgrade).filter(|shared| shared.is_by(plan));
+    by_plan.find_map(|shared| shared.order(&order))
+}
+
+/// A socket as standard input of a process.
+pub fn input(listener: &UnixListener) -> std::io::Result<Stdio> {
+    Ok(Stdio::from(OwnedFd::from(listener.try_clone()?)))
+}
+
+/// Reads the reports until the process ends, begins to serve the image, or the handle is dropped.
+fn follow((child, mut reports): Process, shared: &Shared) {
+    let image = &shared.plan.image;
+    let taker = loop {
+        let Ok(Some(line)) = rbd::read_line(&mut reports) else { break None };
         match Status::parse(&line) {
+            // Also from before an order to serve the image.
             Some(Status::Standby(report)) => {
-                shared.lock().unwrap_or_else(PoisonError::into_inner).report = Some(report);
+                let mut state = shared.state();
+                state.report = Some(report).filter(|_| !state.is_taken);
             }
             Some(Status::Failed(text)) => {
                 log::debug!(target: VOLUME, "{image}: its looks on standby have ended: {text}");
             }
+            Some(Status::Progress(_)) => match shared.state().taker.take() {
+                Some(taker) => break Some(taker),
+                None => {}
+            },
             _ => {}
         }
+    };
+    let unused = match taker {
+        Some(taker) => taker.send((child, reports)).err().map(|refused| refused.0),
+        None => Some((child, reports)),
+    };
+    let mut state = shared.state();
+    (state.ended, state.taker) = (true, None);
+    drop(state);
+    if let Some((child, _reports)) = unused {
+        shared.end();
+        end(child);
+        if !shared.state().is_taken {
+            let (Ok(()) | Err(_)) = std::fs::remove_file(&shared.socket);
+        }
     }
-    shared.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
-    let (Ok(()) | Err(_)) = reports.get_ref().shutdown(Shutdown::Both);
-    end(child);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// A process on standby that has reported, the end of its channel, and the thread that follows it.
+    fn watched(folder: &std::path::Path) -> (Arc<Shared>, UnixStream, std::thread::JoinHandle<()>) {
+        let plan = HelperPlan { folder: folder.to_owned(), ..HelperPlan::for_test() };
+        let (control, process) = UnixStream::pair().expect("a descriptor is free");
+        let reports = BufReader::new(control.try_clone().expect("a descriptor is free"));
+        let socket = plan.new_socket();
+        let listener = listen(&socket).expect("the folder is writable");
+        let shared = Arc::new(Shared { plan, control, listener, socket, state: Mutex::default() });
+        let child = Command::new("true").spawn().expect("it is installed");
+        let of_thread = Arc::clone(&shared);
+        let following = std::thread::spawn(move || follow((child, reports), &of_thread));
+        say(&process, &standby());
+        while shared.state().report.is_none() {
+            std::thread::yield_now();
+        }
+        (shared, process, following)
+    }
+
+    fn standby() -> Status {
+        Status::Standby(StandbyReport::parse("3 true any - image alpha -").expect("a report"))
+    }
+
+    fn say(mut process: &UnixStream, status: &Status) {
+        process.write_all((status.encode() + "\n").as_bytes()).expect("the channel is open");
+    }
+
+    #[test]
+    fn process_goes_on_with_its_channel_after_reports_from_before_the_order() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (shared, process, following) = watched(folder.path());
+        let ordered = shared.order("serve\tit\n").expect("it has reported");
+        assert!(shared.order("serve\tit\n").is_none(), "it is ordered once");
+        say(&process, &standby());
+        say(&process, &Status::Progress("opening the image".to_owned()));
+        let (mut child, mut reports) = ordered.process.recv().expect("it has begun");
+        assert!(shared.state().report.is_none(), "a report from before the order permits no claim");
+        drop(StandbyWatch { shared: Arc::clone(&shared), started_at: Instant::now() });
+        say(&process, &Status::Released);
+        let line = rbd::read_line(&mut reports).expect("the channel is open");
+        assert_eq!(line.as_deref().map(Status::parse), Some(Some(Status::Released)));
+        assert!(ordered.socket.exists());
+        following.join().expect("no panic");
+        drop(process);
+        child.wait().expect("it has ended");
+    }
+
+    #[test]
+    fn process_that_ends_instead_is_no_process_to_go_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (shared, process, following) = watched(folder.path());
+        let ordered = shared.order("serve\tit\n").expect("it has reported");
+        say(&process, &Status::Failed("the cluster does not answer".to_owned()));
+        drop(process);
+        assert!(ordered.process.recv().is_err());
+        following.join().expect("no panic");
+        assert!(ordered.socket.exists(), "the next process listens there");
+        assert!(shared.order("serve\tit\n").is_none(), "it has ended");
+    }
+
+    #[test]
+    fn dropped_watch_ends_its_process_and_its_socket() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (shared, process, following) = watched(folder.path());
+        drop(StandbyWatch { shared: Arc::clone(&shared), started_at: Instant::now() });
+        following.join().expect("no panic");
+        assert!(!shared.socket.exists());
+        drop(process);
+    }
 }

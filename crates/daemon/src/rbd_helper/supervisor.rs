@@ -11,10 +11,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use rbd::{Claim, ImageSpec, Invocation, Mark, Purpose, Status, show_mark_id};
+use rbd::{Invocation, Mark, Purpose, Status, show_mark_id};
 use seam::DiskError;
 use tokio::sync::oneshot;
 
+use super::standby::{OrderedService, Process, input};
 use super::{HelperPlan, Shared};
 use logging::{self as log, VOLUME};
 
@@ -48,35 +49,26 @@ enum Outcome {
 
 /// Supervises the process of one image.
 pub struct Supervisor {
-    image: ImageSpec,
+    plan: HelperPlan,
     socket: PathBuf,
-    /// Name of this host.
-    host: String,
-    /// The reason for which the first start may claim the image.
-    claim: Claim,
-    /// Names of data that may be lost at the first start.
-    gives_up: Option<String>,
-    /// Undestaged data of another host is destaged from its log.
-    reads_log: bool,
-    /// The image with the flash log of this host.
-    log: Option<String>,
     /// Time without a message from a process that opens the image, at the first start.
     limit: Duration,
-    /// Time without a served image after which requests fail.
-    fails_after: Option<Duration>,
     shared: Arc<Shared>,
 }
 
 impl Supervisor {
-    pub fn new(plan: &HelperPlan, limit: Duration, socket: PathBuf, shared: Arc<Shared>) -> Supervisor {
-        let HelperPlan { image, host, claim, gives_up, reads_log, log, fails_after, .. } = plan.clone();
-        Supervisor { image, socket, host, claim, gives_up, reads_log, log, limit, fails_after, shared }
+    pub fn new(plan: HelperPlan, limit: Duration, socket: PathBuf, shared: Arc<Shared>) -> Supervisor {
+        Supervisor { plan, socket, limit, shared }
     }
 
-    /// Supervises until the handle is dropped, or the image cannot be served any more. The result of the first opening
-    /// goes to `opened`.
-    pub fn run(mut self, opened: Opened) {
-        let listener = match listen(&self.socket) {
+    /// Supervises until the handle is dropped, or the image cannot be served any more. The first process is the one
+    /// that was `ordered`, if it serves the image. The result of the first opening goes to `opened`.
+    pub fn run(mut self, ordered: Option<OrderedService>, opened: Opened) {
+        let (listener, process) = match ordered {
+            Some(OrderedService { process, listener, socket: _ }) => (Ok(listener), Some(process)),
+            None => (listen(&self.socket), None),
+        };
+        let listener = match listener {
             Ok(listener) => listener,
             Err(error) => {
                 let text = format!("cannot listen at {} for {PROGRAM}: {error}", self.socket.display());
@@ -85,15 +77,17 @@ impl Supervisor {
                 return;
             }
         };
-        self.serve(&listener, opened);
+        let first = process.and_then(|process| process.recv_timeout(self.limit).ok());
+        self.serve(&listener, first, opened);
         let (Ok(()) | Err(_)) = std::fs::remove_file(&self.socket);
     }
 
-    fn serve(&mut self, listener: &UnixListener, opened: Opened) {
+    fn serve(&mut self, listener: &UnixListener, mut first: Option<Process>, opened: Opened) {
         let (mut opened, mut pause, mut failing_since) = (Some(opened), PAUSE_MIN, None);
         loop {
             let (started_at, is_first) = (Instant::now(), opened.is_some());
-            let outcome = self.run_once(listener, &mut opened);
+            let process = first.take().map_or_else(|| self.spawn(listener), Ok);
+            let outcome = self.run_once(process, &mut opened);
             let is_refused = is_first && matches!(outcome, Outcome::NotServed(_));
             if is_refused || self.shared.is_closing() || self.shared.lost.get().is_some() {
                 return;
@@ -105,7 +99,7 @@ impl Supervisor {
                 }
                 Outcome::NotServed(error) => {
                     let failing_for = failing_since.get_or_insert_with(Instant::now).elapsed();
-                    if self.fails_after.is_some_and(|fails_after| failing_for >= fails_after) {
+                    if self.plan.fails_after.is_some_and(|fails_after| failing_for >= fails_after) {
                         self.shared.set_failure(Some(error.clone()));
                         self.shared.orders().fail(error.clone());
                     }
@@ -118,7 +112,7 @@ impl Supervisor {
             log::warn!(
                 target: VOLUME,
                 "{}: {PROGRAM} has ended ({reason}); requests wait, and it is started again in {} ms",
-                self.image, pause.as_millis()
+                self.plan.image, pause.as_millis()
             );
             let end = Instant::now() + pause;
             while Instant::now() < end && !self.shared.is_closing() {
@@ -129,9 +123,9 @@ impl Supervisor {
     }
 
     /// Runs a process to its end. If it does not open the image, `opened` gets the reason before that end.
-    fn run_once(&mut self, listener: &UnixListener, opened: &mut Option<Opened>) -> Outcome {
-        let (child, outcome) = match self.spawn(listener) {
-            Ok((child, control)) => (Some(child), self.follow(control, opened)),
+    fn run_once(&mut self, process: io::Result<Process>, opened: &mut Option<Opened>) -> Outcome {
+        let (child, outcome) = match process {
+            Ok((child, reports)) => (Some(child), self.follow(reports, opened)),
             Err(error) => {
                 let text = format!("cannot start {PROGRAM}, which the package of hotset contains: {error}");
                 (None, Outcome::NotServed(DiskError::Open(text)))
@@ -146,42 +140,33 @@ impl Supervisor {
         outcome
     }
 
-    fn spawn(&self, listener: &UnixListener) -> io::Result<(Child, UnixStream)> {
+    fn spawn(&self, listener: &UnixListener) -> io::Result<Process> {
         let (control, its_end) = UnixStream::pair()?;
-        let expected = self.shared.ownership.get().map(|ownership| ownership.image.clone());
-        let given_up = || self.gives_up.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
-        let (claim, reads_log) = (self.claim.clone(), self.reads_log);
-        let first = || Purpose::First { claim, given_up: given_up(), reads_log };
-        let invocation = Invocation {
-            image: self.image.to_string(),
-            folder: records_folder(self.socket.parent().unwrap_or(Path::new("/"))),
-            host: self.host.clone(),
-            log: self.log.clone(),
-            purpose: match expected {
-                Some(expected) => Purpose::Again { expected, reads_log },
-                None => first(),
-            },
+        let purpose = match self.shared.ownership.get().map(|ownership| ownership.image.clone()) {
+            Some(expected) => Purpose::Again { expected, reads_log: self.plan.reads_log },
+            None => self.plan.purpose(),
         };
-        let listener = Stdio::from(OwnedFd::from(listener.try_clone()?));
-        let child = spawn_helper(&invocation, listener, its_end)?;
-        *self.shared.control() = Some(control.try_clone()?);
-        Ok((child, control))
+        let child = spawn_helper(&invocation_of(&self.plan, purpose), input(listener)?, its_end)?;
+        Ok((child, BufReader::new(control)))
     }
 
     /// Follows the messages of a process until its channel ends.
-    fn follow(&mut self, control: UnixStream, opened: &mut Option<Opened>) -> Outcome {
+    fn follow(&mut self, mut control: BufReader<UnixStream>, opened: &mut Option<Opened>) -> Outcome {
         let limit = opened.is_some().then_some(self.limit);
-        if self.shared.is_closing() || control.set_read_timeout(limit).is_err() {
+        match control.get_ref().try_clone() {
+            Ok(orders) => *self.shared.control() = Some(orders),
+            Err(error) => return Outcome::NotServed(DiskError::Open(format!("{PROGRAM} cannot get orders: {error}"))),
+        }
+        if self.shared.is_closing() || control.get_ref().set_read_timeout(limit).is_err() {
             return Outcome::NotServed(DiskError::Gone);
         }
-        let mut control = BufReader::new(control);
         let mut outcome = Outcome::NotServed(DiskError::Open(format!("{PROGRAM} has ended at once")));
         loop {
             let status = match read_status(&mut control) {
                 Ok(Some(status)) => status,
                 Ok(None) => return outcome,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Outcome::NotServed(DiskError::Hung(format!("{} does not answer", self.image)));
+                    return Outcome::NotServed(DiskError::Hung(format!("{} does not answer", self.plan.image)));
                 }
                 Err(_) => return outcome,
             };
@@ -221,8 +206,8 @@ impl Supervisor {
                 }
                 Status::Marked(number) => self.shared.orders().end(number, &Ok(())),
                 Status::NotMarked(number, text) => {
-                    log::warn!(target: VOLUME, "{}: its mark of undestaged data stays as it was: {text}", self.image);
-                    self.shared.orders().end(number, &Err(DiskError::Open(format!("{}: {text}", self.image))));
+                    log::warn!(target: VOLUME, "{}: its mark of undestaged data stays as it was: {text}", self.plan.image);
+                    self.shared.orders().end(number, &Err(DiskError::Open(format!("{}: {text}", self.plan.image))));
                 }
                 Status::Failed(text) if matches!(outcome, Outcome::Served(_)) => return Outcome::Served(Some(text)),
                 Status::Failed(text) => return Outcome::NotServed(DiskError::Open(text)),
@@ -233,7 +218,7 @@ impl Supervisor {
 
     /// Records that the image can never be served again by this process.
     fn lose(&self, text: String) {
-        let text = format!("{}: {text}", self.image);
+        let text = format!("{}: {text}", self.plan.image);
         if self.shared.lost.set(DiskError::Lost(text.clone())).is_ok() {
             log::error!(target: VOLUME, "{text}; all requests to its volume fail from now on");
             self.shared.orders().fail(DiskError::Lost(text));
@@ -241,9 +226,10 @@ impl Supervisor {
     }
 }
 
-/// Folder of the records of owners, beside the sockets in `folder`.
-pub fn records_folder(folder: &Path) -> PathBuf {
-    folder.join(RECORDS_FOLDER)
+/// The arguments of a process for the image of a plan.
+pub fn invocation_of(HelperPlan { image, folder, host, log, .. }: &HelperPlan, purpose: Purpose) -> Invocation {
+    let (host, log) = (host.clone(), log.clone());
+    Invocation { image: image.to_string(), folder: folder.join(RECORDS_FOLDER), host, log, purpose }
 }
 
 /// Starts the program.
@@ -265,7 +251,7 @@ fn program() -> io::Result<PathBuf> {
 }
 
 /// Listens at a socket that only this user reaches.
-fn listen(socket: &Path) -> io::Result<UnixListener> {
+pub fn listen(socket: &Path) -> io::Result<UnixListener> {
     if let Some(folder) = socket.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
@@ -315,26 +301,16 @@ mod tests {
 
     #[test]
     fn late_answer_to_a_former_order_is_ignored() {
-        let plan = HelperPlan {
-            image: "rbd:pool/image".parse().expect("it is an address"),
-            folder: PathBuf::new(),
-            host: "alpha".to_owned(),
-            claim: Claim::Record,
-            take_over: rbd::TakeOver::Command,
-            gives_up: None,
-            reads_log: false,
-            log: None,
-            fails_after: None,
-        };
+        let plan = HelperPlan::for_test();
         let shared = Arc::new(Shared::default());
-        let mut supervisor = Supervisor::new(&plan, Duration::ZERO, PathBuf::new(), Arc::clone(&shared));
+        let mut supervisor = Supervisor::new(plan, Duration::ZERO, PathBuf::new(), Arc::clone(&shared));
         let mut follow = |answers: &[Status]| {
             let (control, mut helper) = UnixStream::pair().expect("a descriptor is free");
             for status in [&[ready()], answers].concat() {
                 helper.write_all((status.encode() + "\n").as_bytes()).expect("the channel is open");
             }
             drop(helper);
-            assert!(matches!(supervisor.follow(control, &mut None), Outcome::Served(None)));
+            assert!(matches!(supervisor.follow(BufReader::new(control), &mut None), Outcome::Served(None)));
         };
         let [_, _, mut marked] = [true, false, true].map(|is_marked| shared.orders().begin(is_marked));
         let text = || "the cluster does not answer".to_owned();

@@ -134,7 +134,7 @@ impl Image {
     }
 
     /// The cluster.
-    pub fn cluster(&self) -> &Cluster {
+    pub fn cluster(&self) -> &Arc<Cluster> {
         &self.cluster
     }
 

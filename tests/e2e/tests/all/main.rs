@@ -27,6 +27,7 @@ mod fleet;
 mod fleet_link;
 mod fleet_log;
 mod fleet_migration;
+mod fleet_moves;
 mod guest_memory;
 mod handover;
 mod hang_table;
