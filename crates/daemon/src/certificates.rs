@@ -7,12 +7,14 @@ use std::path::PathBuf;
 use messages::report::CertificateReport;
 use tls::{Files, Identity, ServerConfig, TlsError};
 
+/// Reads files, makes a listener present their certificate, and returns its chain.
+type Renewal = dyn Fn(&Files) -> Result<Vec<tls::Certificate>, TlsError>;
+
 /// The certificate of one listener. New connections use the certificate that was read last.
 pub struct ListenerCertificate {
     file: RefCell<PathBuf>,
     chain: RefCell<Vec<tls::Certificate>>,
-    /// Reads files, makes the listener present their certificate, and returns its chain.
-    renew: Box<dyn Fn(&Files) -> Result<Vec<tls::Certificate>, TlsError>>,
+    renew: Box<Renewal>,
 }
 
 impl ListenerCertificate {

@@ -175,10 +175,11 @@ fn follow((child, mut reports): Process, shared: &Shared) {
             Some(Status::Failed(text)) => {
                 log::debug!(target: VOLUME, "{image}: its looks on standby have ended: {text}");
             }
-            Some(Status::Progress(_)) => match shared.state().taker.take() {
-                Some(taker) => break Some(taker),
-                None => {}
-            },
+            Some(Status::Progress(_)) => {
+                if let Some(taker) = shared.state().taker.take() {
+                    break Some(taker);
+                }
+            }
             _ => {}
         }
     };

@@ -206,8 +206,9 @@ impl Supervisor {
                 }
                 Status::Marked(number) => self.shared.orders().end(number, &Ok(())),
                 Status::NotMarked(number, text) => {
-                    log::warn!(target: VOLUME, "{}: its mark of undestaged data stays as it was: {text}", self.plan.image);
-                    self.shared.orders().end(number, &Err(DiskError::Open(format!("{}: {text}", self.plan.image))));
+                    let image = &self.plan.image;
+                    log::warn!(target: VOLUME, "{image}: its mark of undestaged data stays as it was: {text}");
+                    self.shared.orders().end(number, &Err(DiskError::Open(format!("{image}: {text}"))));
                 }
                 Status::Failed(text) if matches!(outcome, Outcome::Served(_)) => return Outcome::Served(Some(text)),
                 Status::Failed(text) => return Outcome::NotServed(DiskError::Open(text)),

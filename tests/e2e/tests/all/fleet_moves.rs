@@ -77,7 +77,7 @@ fn volume_changes_hosts_under_load_without_a_lost_write() {
     waits.sort_unstable();
     let of_rank = |rank: usize| waits[(waits.len() * rank / 100).min(waits.len() - 1)].as_millis();
     println!(
-        "{moves} hand-overs after {next} flushed writes: the first write waited {} ms (median), {} ms (p99), {} ms (max)",
+        "{moves} hand-overs, {next} flushed writes: the first write waited {} ms (median), {} ms (p99), {} ms (max)",
         of_rank(50),
         of_rank(99),
         of_rank(100)
