@@ -8,7 +8,7 @@ use e2e::ceph::{Cluster, cluster};
 use e2e::client::{Client, Op};
 use e2e::daemon::{Daemon, text_of, wait_at_most, wait_for};
 use e2e::fixture::Fixture;
-use e2e::random::seed;
+use e2e::random::{Random, seed};
 use e2e::write_history::WriteHistory;
 use e2e::writer::{StopOnDrop, Writer};
 use serde_json::Value;
@@ -228,6 +228,51 @@ fn stopped_owner_that_was_taken_over_from_lands_no_byte() {
     first.stop();
     second.stop();
     assert!(cluster.export("fleet-stopped") == content);
+}
+
+/// Rounds of stopped owners; `HOTSET_STOP_ROUNDS` replaces the number.
+const STOP_ROUNDS: u64 = 20;
+
+#[test]
+#[ignore = "long: twelve minutes"]
+fn owners_that_are_stopped_in_turn_land_no_byte_after_the_take_over() {
+    let Some(cluster) = cluster("take-overs of stopped owners in turn") else { return };
+    let rounds = std::env::var("HOTSET_STOP_ROUNDS").map_or(STOP_ROUNDS, |rounds| rounds.parse().expect("a number"));
+    let image = cluster.create_image("fleet-stops", 8);
+    let hosts = ["alpha", "beta"].map(|name| host(name, &image, "policy = \"write-through\""));
+    let mut random = Random::new(seed("fleet-stops"));
+    let (mut owner, mut standby) = (hosts[0].start(), hosts[1].start());
+    for round in 0..rounds {
+        let turn = usize::from(round % 2 == 1);
+        let (from, to) = (&hosts[turn], &hosts[1 - turn]);
+        write_and_flush(from, 0, 0x11);
+        let mut client = from.connect("v");
+        let processes = [helper_of(&owner), owner.pid()];
+        // Either process is stopped first; requests are on their way to the cluster, the helper and the daemon.
+        let first = usize::from(random.below(2) == 1);
+        let early = random.below(16);
+        for block in 0..32 {
+            if block == early {
+                signal(processes[first], "STOP");
+            }
+            client.send(Op::Write, 0, block * BLOCK as u64, BLOCK, &[0x22; BLOCK]).expect("the write is sent");
+        }
+        std::thread::sleep(Duration::from_millis(random.below(300)));
+        signal(processes[1 - first], "STOP");
+        standby.command(&["fleet", "take-over", "v"]);
+        write_and_flush(to, 0, 0x33);
+        let content = cluster.export("fleet-stops");
+        processes.iter().for_each(|process| signal(*process, "CONT"));
+        std::thread::sleep(Duration::from_secs(3));
+        assert!(cluster.export("fleet-stops") == content, "round {round}: a byte of the former owner has landed");
+        assert_eq!(content[..BLOCK], [0x33; BLOCK], "round {round}");
+        drop(client);
+        owner.kill();
+        (owner, standby) = (standby, from.start());
+        assert!(is_state(&standby, "standby").is_some(), "round {round}: {}", shown(&standby));
+    }
+    standby.stop();
+    owner.stop();
 }
 
 #[test]
