@@ -17,6 +17,7 @@ mod engine_reports;
 mod events;
 mod flash;
 mod fleet_link;
+mod fleet_peers;
 mod foreign_log;
 mod forwarding;
 mod handover;

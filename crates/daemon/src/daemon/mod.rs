@@ -48,6 +48,7 @@ use super::cores::{ConnectedClients, Cores, DataCore, NewDevice};
 use super::events::Journal;
 use super::flash::FlashLog;
 use super::fleet_link::FleetLink;
+use super::fleet_peers::FleetPeers;
 use super::foreign_log::LogTurns;
 use super::forwarding::Forwarding;
 use super::http::HttpInterface;
@@ -91,6 +92,7 @@ pub struct Daemon {
     standbys: Standbys,
     /// The link to the other hosts.
     fleet_link: Rc<FleetLink>,
+    fleet_peers: Rc<FleetPeers>,
     /// Volumes on standby whose reads are forwarded.
     forwarding: Rc<Forwarding>,
     /// Logs of other hosts that are being read.
@@ -172,6 +174,7 @@ impl Daemon {
             stop: Stop::default(),
             standbys: Standbys::default(),
             fleet_link,
+            fleet_peers: Rc::default(),
             forwarding,
             log_turns: LogTurns::default(),
             reloads: Reloads::default(),
@@ -337,6 +340,7 @@ impl Daemon {
             Request::VolumeAdopt { name, give_up, discard_dirty } => self.adopt(&name, give_up, discard_dirty).await,
             Request::FleetHosts {} => Ok(Answer::FleetHosts(self.host_reports().await)),
             Request::FleetHost {} => Ok(Answer::FleetHost(Box::new(self.host_report().await))),
+            Request::FleetVersion {} => Ok(Answer::FleetHost(Box::new(self.host_without_volumes()))),
             Request::FleetForward { image, ownership } => {
                 self.owned_volume(&image, ownership).map(|(name, _)| Answer::Said(vec![name]))
             }

@@ -112,7 +112,8 @@ pub async fn serve(config: Config, clients: Vec<handover::StoredClient>, ready: 
     tokio::task::spawn_local(daemon.clone().sample());
     tokio::task::spawn_local(daemon.clone().keep_pool_heat());
     daemon.http.clone().start(daemon.clone(), daemon.telemetry.subscribe(), http_quitting);
-    daemon.fleet_link.clone().start(Rc::new(LinkHandler(daemon.clone())), link_quitting);
+    daemon.fleet_link.clone().start(Rc::new(LinkHandler(daemon.clone())), link_quitting.clone());
+    tokio::task::spawn_local(daemon.fleet_peers.clone().ask(daemon.fleet_link.clone(), link_quitting));
     let started = daemon
         .cores
         .extending_start_timeout(&daemon.notifier, start_serving(&daemon, requested, change_guards, clients))

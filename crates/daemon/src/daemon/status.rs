@@ -123,6 +123,7 @@ impl Daemon {
             jobs,
             pools,
             certificates: self.certificates.reports(),
+            fleet_hosts: self.fleet_peers.reports(),
             ended_jobs: self.jobs.ended(),
             flash,
             iscsi,

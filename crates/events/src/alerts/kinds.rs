@@ -40,6 +40,8 @@ const DAY_SECONDS: u64 = 86_400;
 const CERTIFICATE_WARNING_SECONDS: u64 = 14 * DAY_SECONDS;
 /// Time without an answer after which a disk has an alert.
 const HUNG_MS: u64 = 10_000;
+/// Time without an answer after which a host has an alert.
+const SILENT_MS: u64 = 60_000;
 
 /// All rules, in the order of [`AlertKind::ALL`].
 pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
@@ -504,6 +506,22 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         },
     },
     AlertRule {
+        kind: AlertKind::FleetHostSilent,
+        when: "another host of `[fleet] hosts` has not answered for a minute",
+        effect: "Clients on standby cannot use the volumes that it owns, and no volume moves from it or to it. If it is \
+                 off, its volumes are served elsewhere only after a take-over.",
+        remedy: "Follow the cause: is the host on, its daemon running, and the network between the hosts whole? If the \
+                 host is off: `hotset fleet take-over --host HOST` on another one ([fleet.md](fleet.md#take-over)).",
+        delay_ms: 0,
+        is_in_status: false,
+        find_problems: |context, problems| {
+            for peer in context.status.fleet_hosts.iter().filter(|peer| peer.silent_ms >= SILENT_MS) {
+                let cause = peer.error.clone().unwrap_or_else(|| "it has not answered".to_owned());
+                problems.push((Some(peer.host.clone()), cause));
+            }
+        },
+    },
+    AlertRule {
         kind: AlertKind::HistoryDisk,
         when: "the history cannot be written",
         effect: "The history has a gap if this persists. Volumes stay in service.",
@@ -622,6 +640,23 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
         find_problems: |context, problems| {
             problems.extend(context.flash().and_then(|flash| flash.pages.dropped.clone()).map(|reason| (None, reason)));
             problems.extend(problems_of_kind(context.served(), AlertKind::PagesDropped));
+        },
+    },
+    AlertRule {
+        kind: AlertKind::FleetVersionsMixed,
+        when: "hosts of `[fleet] hosts` have run different versions of Hotset for an hour",
+        effect: "None for data: an image has one owner, whatever the versions. Between two hosts, functions that only \
+                 one of them has do not work.",
+        remedy: "Upgrade the other hosts, one after the other: `hotset fleet drain` moves their volumes away before.",
+        delay_ms: 3_600_000,
+        is_in_status: false,
+        find_problems: |context, problems| {
+            let others = context.status.fleet_hosts.iter().filter(|peer| !peer.version.is_empty());
+            let versions: Vec<String> = others.map(|peer| format!("host {}: {}", peer.host, peer.version)).collect();
+            let own = &context.status.version;
+            if context.status.fleet_hosts.iter().any(|peer| !peer.version.is_empty() && peer.version != *own) {
+                problems.push((None, format!("this host: {own}; {}", versions.join("; "))));
+            }
         },
     },
     AlertRule {

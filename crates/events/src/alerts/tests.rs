@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use messages::report::{
     CertificateReport, CoreReport, Counts, CountsBelow, DatastoreReport, DeliveryHealth, DriveReport, EpisodeReport,
-    FlashDeviceReport, HistoryHealth, IscsiReport, PoolGroupReport, PoolReport, PoolTierReport, RefusedLoginReport,
-    StatusProblem,
+    FlashDeviceReport, FleetPeerReport, HistoryHealth, IscsiReport, PoolGroupReport, PoolReport, PoolTierReport,
+    RefusedLoginReport, StatusProblem,
 };
 use messages::{FlashReport, VolumeReport, VolumeState};
 
@@ -410,6 +410,30 @@ fn text_of_every_alert_fits_into_an_event_with_a_cause() {
         let bytes = rule.effect.len() + rule.remedy.len();
         assert!(bytes + 300 < crate::log::TEXT_BYTES_MAX, "{}: {bytes}", rule.kind);
     }
+}
+
+#[test]
+fn silent_host_raises_an_alert_and_versions_do_only_after_an_hour() {
+    let peer = |host: &str, version: &str, silent_ms, error: Option<&str>| FleetPeerReport {
+        host: host.to_owned(),
+        version: version.to_owned(),
+        silent_ms,
+        error: error.map(str::to_owned),
+    };
+    let with = |hosts: Vec<FleetPeerReport>| {
+        move |status: &mut StatusReport| (status.version, status.fleet_hosts) = ("1.1".to_owned(), hosts)
+    };
+    let hosts = vec![peer("beta", "1.1", 60_000, Some("it is off")), peer("gamma", "", 59_999, Some("it is off"))];
+    let (alerts, names) = alerts_after(with(hosts));
+    assert_eq!(names, ["fleet-host-silent beta"]);
+    assert_eq!(alerts.active()[0].cause, "it is off");
+    let mixed = with(vec![peer("beta", "1.0", 0, None), peer("gamma", "1.1", 0, None)]);
+    let (mut alerts, names) = alerts_after(mixed.clone());
+    assert_eq!(names, [""; 0]);
+    let mut status = healthy();
+    mixed(&mut status);
+    alerts.evaluate(100_000 + 3_600_000, &status, &limits());
+    assert_eq!(alerts.active()[0].cause, "this host: 1.1; host beta: 1.0; host gamma: 1.1");
 }
 
 #[test]

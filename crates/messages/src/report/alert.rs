@@ -159,6 +159,8 @@ alert_kinds! {
     CertificateExpires "certificate-expires" Warning;
     /// The iSCSI target refuses the logins of an initiator.
     LoginRefused "login-refused" Warning;
+    /// Another host of the fleet does not answer.
+    FleetHostSilent "fleet-host-silent" Warning;
     /// The history cannot be written.
     HistoryDisk "history-disk" Warning;
     /// The event log cannot be written.
@@ -178,6 +180,8 @@ alert_kinds! {
     VolatileWrites "volatile-writes" Info;
     /// Clean pages on flash were dropped.
     PagesDropped "pages-dropped" Info;
+    /// Hosts of the fleet run different versions.
+    FleetVersionsMixed "fleet-versions-mixed" Info;
     /// Some volumes have no metrics of their own.
     MetricsLeftOut "metrics-left-out" Info;
 }

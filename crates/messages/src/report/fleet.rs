@@ -93,6 +93,20 @@ pub struct FleetHostReport {
     pub volumes: Vec<FleetVolumeReport>,
 }
 
+/// Another host of the fleet, as its last answers show it. It is asked every ten seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FleetPeerReport {
+    /// Its name.
+    pub host: String,
+    /// Version of its daemon at the last answer; empty before the first one.
+    pub version: String,
+    /// Time since its last answer, or since it is asked.
+    pub silent_ms: u64,
+    /// The reason why it has not answered the last request; null if it has.
+    #[schema(required)]
+    pub error: Option<String>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

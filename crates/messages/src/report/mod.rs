@@ -36,7 +36,7 @@ pub use flash::{
     FlashDeviceReport, FlashJobReport, FlashPlanReport, FlashReport, LostBlockReport, PagesReport, ScrubReport,
     WrittenReport,
 };
-pub use fleet::{FleetHostReport, FleetReport, FleetVolumeReport};
+pub use fleet::{FleetHostReport, FleetPeerReport, FleetReport, FleetVolumeReport};
 pub use heat::{HeatReport, HeatRow};
 pub use history::{FigureReport, HistoryHealth, HistoryReport, LatencyFigures, TierReport};
 pub use iscsi::{IscsiReport, IscsiSessionReport, RefusedLoginReport, SlowCommandReport, UnitReport};

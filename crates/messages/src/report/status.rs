@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::{
     AlertReport, CertificateReport, DatastoreReport, DeliveryHealth, EndedJobReport, EventsHealth, FlashReport,
-    HistoryHealth, IscsiReport, JobReport, PoolReport, SilenceReport, VolumeReport,
+    FleetPeerReport, HistoryHealth, IscsiReport, JobReport, PoolReport, SilenceReport, VolumeReport,
 };
 
 /// A change made by command that differs from the file.
@@ -112,6 +112,10 @@ pub struct StatusReport {
     #[serde(default)]
     #[schema(required)]
     pub certificates: Vec<CertificateReport>,
+    /// The other hosts of the fleet; none without a link to them.
+    #[serde(default)]
+    #[schema(required)]
+    pub fleet_hosts: Vec<FleetPeerReport>,
     /// Jobs in progress.
     #[serde(default)]
     #[schema(required)]
@@ -175,6 +179,7 @@ impl StatusReport {
             flash_devices_by_command: self.flash_devices_by_command.clone(),
             history: self.history.clone(),
             certificates: self.certificates.clone(),
+            fleet_hosts: self.fleet_hosts.clone(),
             jobs: self.jobs.clone(),
             ended_jobs: self.ended_jobs.clone(),
             events: self.events.clone(),

@@ -65,6 +65,13 @@ fn hosts_answer_only_to_hosts_of_their_authority() {
     assert!(!entries[1]["version"].as_str().unwrap_or_default().is_empty(), "{entries:?}");
     // A host of another authority is refused in both directions.
     wait_for("its listener", || error_of(&first, "gamma").contains("no TLS connection").then_some(()));
+    let peers = || json(&first, &["status"])["fleet_hosts"].as_array().expect("a list").clone();
+    let [of_beta, of_gamma] = wait_for("both hosts in the status", || {
+        let peers = <[Value; 2]>::try_from(peers()).ok()?;
+        (peers[0]["version"] != "" && !peers[1]["error"].is_null()).then_some(peers)
+    });
+    assert_eq!((&of_beta["host"], &of_beta["error"]), (&Value::from("beta"), &Value::Null));
+    assert_eq!((&of_gamma["host"], &of_gamma["version"]), (&Value::from("gamma"), &Value::from("")));
     let refused = error_of(&third, "alpha");
     assert!(refused.contains("no TLS connection"), "{refused}");
     wait_for("the refusal in its log", || first.log().contains("is refused: no TLS connection").then_some(()));
