@@ -42,3 +42,4 @@ mod torture_regressions;
 mod uncongested;
 mod whole_blocks_only;
 mod world_is_freed;
+mod write_log_bugs;
