@@ -1,8 +1,8 @@
 //! The looks at the images of volumes on standby, and the claims that they lead to.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use config::BackingSpec;
 use rbd::Claim;
@@ -19,6 +19,8 @@ const RESTART_PAUSE: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub struct Standbys {
     watches: RefCell<BTreeMap<String, StandbyWatch>>,
+    /// When the last start of a process has failed.
+    failed_at: Cell<Option<Instant>>,
 }
 
 impl Standbys {
@@ -38,13 +40,17 @@ impl Standbys {
             let plan = attachments.helper_plan(&known.config, image);
             let is_outdated =
                 |watch: &StandbyWatch| !watch.is_by(&plan) || watch.has_ended() && watch.age() >= RESTART_PAUSE;
-            if watches.get(&name).is_none_or(is_outdated) {
+            let may_start = self.failed_at.get().is_none_or(|at| at.elapsed() >= RESTART_PAUSE);
+            if may_start && watches.get(&name).is_none_or(is_outdated) {
                 match StandbyWatch::start(&plan) {
                     Ok(watch) => drop(watches.insert(name.clone(), watch)),
-                    Err(error) => log::warn!(
-                        target: VOLUME, volume = name,
-                        "volume {name}: the owner of its image cannot be watched: {error}"
-                    ),
+                    Err(error) => {
+                        log::warn!(
+                            target: VOLUME, volume = name,
+                            "volume {name}: the owner of its image cannot be watched: {error}"
+                        );
+                        self.failed_at.set(Some(Instant::now()));
+                    }
                 }
             }
             let Some(report) = watches.get(&name).and_then(StandbyWatch::report) else { continue };

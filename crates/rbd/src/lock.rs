@@ -383,7 +383,9 @@ pub fn acquire(
         Some(id) if is_destaged(image, id)? => Some(id),
         Some(_) | None => None,
     };
-    let epoch = after.recorded.as_ref().map_or(1, |owner| owner.epoch.saturating_add(1));
+    // A start after a crash goes on with the ownership that the daemon has: other hosts name it by its number.
+    let next = u64::from(expected.is_none());
+    let epoch = after.recorded.as_ref().map_or(1, |owner| owner.epoch.saturating_add(next));
     let owner = ImageOwner {
         epoch,
         token: new_token,

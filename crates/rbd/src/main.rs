@@ -47,6 +47,8 @@ enum StartError {
     Lock(#[from] LockError),
     #[error(transparent)]
     Option(#[from] OptionError),
+    #[error("another image has its name by now; the next start looks at that one")]
+    Renamed,
     #[error("the control channel or the socket of the daemon failed: {0}")]
     Socket(#[from] std::io::Error),
 }
@@ -120,15 +122,20 @@ fn serve(
     control.send(&Status::Progress("connecting to the cluster".to_owned()));
     let cluster = watched.as_ref().map_or_else(|| connect(&spec), |image| Ok(Arc::clone(image.cluster())))?;
     control.send(&Status::Progress("opening the image".to_owned()));
+    let mut looked_at = None;
     if let HelperStart::First { claim, .. } = start {
         let image = watched.map_or_else(|| Image::open_read_only(&cluster, &spec), Ok)?;
         let identity = identity_of(&image, &spec)?;
         standby::check_standing(&image, &identity, site, claim)?;
         lock::check_mark(&image, &identity, site.folder, start)?;
+        looked_at = Some(identity);
     }
     let image = Arc::new(Image::open(&cluster, &spec, start.expected().and_then(Expected::image_id))?);
     options::check(&image)?;
     let identity = identity_of(&image, &spec)?;
+    if looked_at.is_some_and(|looked_at| looked_at != identity) {
+        return Err(StartError::Renamed);
+    }
     let (lock, lease) = lock::acquire(&image, &identity, site, start, control)?;
     let (record, given_up, is_destaged) = (lock.record().clone(), lock.given_up(), lock.is_destaged());
     let (epoch, log_to_read) = (lock.epoch(), lock.log_to_read().cloned());

@@ -104,9 +104,12 @@ impl Attachments {
             }
             BackingSpec::Rbd(image) => {
                 let by_adoption = accept.adopt.then_some(Claim::Adoption);
-                let claim = self.volumes.claim_of(&config.name).or(by_adoption).unwrap_or_default();
+                let ordered = self.volumes.claim_of(&config.name);
+                // The watch has seen the release. An attempt without an order may find the owner as before.
+                let by_watch = ordered == Some(Claim::Record);
+                let claim = ordered.or(by_adoption).unwrap_or_default();
                 let plan = self.helper_plan(config, image);
-                BackingTarget::Rbd(HelperPlan { claim, gives_up: accept.give_up.clone(), ..plan })
+                BackingTarget::Rbd(HelperPlan { claim, by_watch, gives_up: accept.give_up.clone(), ..plan })
             }
             BackingSpec::Sim(array, _) => BackingTarget::OwnArray { array: *array, content: content_file().await? },
             BackingSpec::SimArray(name) => {
@@ -161,6 +164,7 @@ impl Attachments {
             folder: helpers_folder(&self.records.directory()),
             host: self.settings.current().fleet.host.clone(),
             claim: Claim::Record,
+            by_watch: false,
             take_over: match config.take_over.mode {
                 TakeOverMode::Command => TakeOver::Command,
                 TakeOverMode::Automatic => TakeOver::After(config.take_over.after),

@@ -163,6 +163,7 @@ async fn open_log_image(
         take_over: TakeOver::Command,
         gives_up: None,
         reads_log: false,
+        by_watch: false,
         log: None,
         fails_after: None,
     };

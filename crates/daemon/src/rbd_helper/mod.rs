@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 pub use self::hold::{HeldHelper, hold};
 use self::orders::{OrderEnd, Orders};
 pub use self::standby::StandbyWatch;
-use self::standby::order_service;
+use self::standby::{OrderedService, order_service};
 use self::supervisor::Supervisor;
 use logging::{self as log, VOLUME};
 
@@ -134,6 +134,9 @@ pub struct HelperPlan {
     pub host: String,
     /// The reason for which this host may claim the image of another one.
     pub claim: Claim,
+    /// The process that looks at the image on standby makes the claim, if there is one. A failed claim ends it, and
+    /// with it what it knows of the owner's absence.
+    pub by_watch: bool,
     /// When it claims it by itself.
     pub take_over: TakeOver,
     /// Names of data that may be lost ([`state::Acceptance::give_up`]).
@@ -160,6 +163,7 @@ impl HelperPlan {
             folder: PathBuf::new(),
             host: "alpha".to_owned(),
             claim: Claim::Record,
+            by_watch: true,
             take_over: TakeOver::Command,
             gives_up: None,
             reads_log: false,
@@ -193,7 +197,7 @@ impl RbdHelper {
     pub async fn start(plan: &HelperPlan, limit: Duration) -> Result<RbdHelper, DiskError> {
         let image = &plan.image;
         let ordered = order_service(plan);
-        let socket = ordered.as_ref().map_or_else(|| plan.new_socket(), |ordered| ordered.socket.clone());
+        let socket = ordered.as_ref().map_or_else(|| plan.new_socket(), OrderedService::socket);
         let helper = RbdHelper { image: image.clone(), shared: Arc::default(), socket };
         {
             let mut serving = SERVING.lock().unwrap_or_else(PoisonError::into_inner);

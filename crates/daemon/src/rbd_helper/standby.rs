@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use rbd::{Claim, Purpose, StandbyReport, Status};
+use rbd::{Purpose, StandbyReport, Status};
 
 use super::HelperPlan;
 use super::supervisor::{end, invocation_of, listen, spawn_helper};
@@ -19,6 +19,10 @@ use logging::{self as log, VOLUME};
 
 /// Time without a report after which the process counts as hung.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// Age of its last report up to which the process can be ordered to serve the image; it reports every five seconds.
+const REPORT_AGE_MAX: Duration = Duration::from_secs(15);
+/// Time in which an ordered process begins to serve the image.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The processes on standby, for [`order_service`].
 static WATCHING: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
@@ -38,7 +42,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    report: Option<StandbyReport>,
+    report: Option<(StandbyReport, Instant)>,
     ended: bool,
     /// Gets the process, which was ordered to serve the image.
     taker: Option<Sender<Process>>,
@@ -54,39 +58,72 @@ pub struct StandbyWatch {
 
 /// A process on standby that was ordered to serve its image.
 pub struct OrderedService {
+    shared: Arc<Shared>,
     /// Gets the process once it has begun. It fails if the process has ended instead.
-    pub process: Receiver<Process>,
-    /// The socket at which it serves the image.
-    pub listener: UnixListener,
-    /// The path of the socket.
-    pub socket: PathBuf,
+    process: Receiver<Process>,
+    listener: UnixListener,
+}
+
+impl OrderedService {
+    /// The path of the socket at which it serves the image.
+    pub fn socket(&self) -> PathBuf {
+        self.shared.socket.clone()
+    }
+
+    /// The socket, and the process once it has begun. One that does not begin is ended.
+    pub fn begin(self) -> (UnixListener, Option<Process>) {
+        let process = self.process.recv_timeout(BEGIN_TIMEOUT).ok();
+        if process.is_none() {
+            let taker = self.shared.state().taker.take();
+            self.shared.end();
+            // Without the taker here, the process has begun just now, or has ended.
+            if let (None, Ok((child, _reports))) = (taker, self.process.recv()) {
+                end(child);
+            }
+        }
+        (self.listener, process)
+    }
 }
 
 impl StandbyWatch {
     /// Starts to look at the image of the plan.
     pub fn start(plan: &HelperPlan) -> std::io::Result<StandbyWatch> {
-        let (control, its_end) = UnixStream::pair()?;
-        let purpose = Purpose::Standby(plan.take_over);
         let socket = plan.new_socket();
-        let listener = listen(&socket)?;
-        let child = spawn_helper(&invocation_of(plan, purpose), input(&listener)?, its_end)?;
+        let started = StandbyWatch::start_at(plan, socket.clone());
+        if started.is_err() {
+            let (Ok(()) | Err(_)) = std::fs::remove_file(socket);
+        }
+        started
+    }
+
+    fn start_at(plan: &HelperPlan, socket: PathBuf) -> std::io::Result<StandbyWatch> {
+        let (control, its_end) = UnixStream::pair()?;
         let reports = control.try_clone()?;
         reports.set_read_timeout(Some(SILENCE_MAX))?;
+        let listener = listen(&socket)?;
+        let purpose = Purpose::Standby(plan.take_over);
+        let child = spawn_helper(&invocation_of(plan, purpose), input(&listener)?, its_end)?;
         let shared = Arc::new(Shared { plan: plan.clone(), control, listener, socket, state: Mutex::default() });
+        let of_thread = Arc::clone(&shared);
+        let (to_thread, process) = channel();
+        let body = move || process.recv().map_or_else(|_| (), |process| follow(process, &of_thread));
+        if let Err(error) = std::thread::Builder::new().name("rbd standby".to_owned()).spawn(body) {
+            shared.end();
+            end(child);
+            return Err(error);
+        }
+        let (Ok(()) | Err(_)) = to_thread.send((child, BufReader::new(reports)));
         {
             let mut watching = WATCHING.lock().unwrap_or_else(PoisonError::into_inner);
             watching.retain(|shared| shared.strong_count() > 0);
             watching.push(Arc::downgrade(&shared));
         }
-        let of_thread = Arc::clone(&shared);
-        let body = move || follow((child, BufReader::new(reports)), &of_thread);
-        std::thread::Builder::new().name("rbd standby".to_owned()).spawn(body)?;
         Ok(StandbyWatch { shared, started_at: Instant::now() })
     }
 
     /// The last report.
     pub fn report(&self) -> Option<StandbyReport> {
-        self.shared.state().report.clone()
+        self.shared.state().report.as_ref().map(|(report, _)| report.clone())
     }
 
     /// True if the process has ended, hangs, or was ordered to serve the image.
@@ -130,24 +167,24 @@ impl Shared {
         let (Ok(()) | Err(_)) = self.control.shutdown(Shutdown::Both);
     }
 
-    /// Orders the process to serve the image; `None` if it has not looked at the image yet, has ended, or serves it.
-    fn order(&self, order: &str) -> Option<OrderedService> {
+    /// Orders the process to serve the image; `None` if it does not report, has ended, or was ordered before.
+    fn order(self: &Arc<Self>, order: &str) -> Option<OrderedService> {
         let listener = self.listener.try_clone().ok()?;
         let mut state = self.state();
-        if state.ended || state.is_taken || state.report.take().is_none() {
+        let reports = state.report.as_ref().is_some_and(|(_, at)| at.elapsed() < REPORT_AGE_MAX);
+        if state.ended || state.is_taken || !reports {
             return None;
         }
         (&self.control).write_all(order.as_bytes()).ok()?;
         let (taker, process) = channel();
-        (state.taker, state.is_taken) = (Some(taker), true);
-        Some(OrderedService { process, listener, socket: self.socket.clone() })
+        (state.taker, state.is_taken, state.report) = (Some(taker), true, None);
+        Some(OrderedService { shared: Arc::clone(self), process, listener })
     }
 }
 
-/// Orders the process that looks at the image of the plan to serve it, if there is one. Only for a claim by the image's
-/// record: a look that ends forgets how long the owner is absent.
+/// Orders the process that looks at the image of the plan to serve it, if the plan asks for it and there is one.
 pub fn order_service(plan: &HelperPlan) -> Option<OrderedService> {
-    if plan.claim != Claim::Record {
+    if !plan.by_watch {
         return None;
     }
     let order = invocation_of(plan, plan.purpose()).order()?;
@@ -170,7 +207,7 @@ fn follow((child, mut reports): Process, shared: &Shared) {
             // Also from before an order to serve the image.
             Some(Status::Standby(report)) => {
                 let mut state = shared.state();
-                state.report = Some(report).filter(|_| !state.is_taken);
+                state.report = Some((report, Instant::now())).filter(|_| !state.is_taken);
             }
             Some(Status::Failed(text)) => {
                 log::debug!(target: VOLUME, "{image}: its looks on standby have ended: {text}");
@@ -239,13 +276,15 @@ mod tests {
         assert!(shared.order("serve\tit\n").is_none(), "it is ordered once");
         say(&process, &standby());
         say(&process, &Status::Progress("opening the image".to_owned()));
-        let (mut child, mut reports) = ordered.process.recv().expect("it has begun");
+        let socket = ordered.socket();
+        let (_, process_begun) = ordered.begin();
+        let (mut child, mut reports) = process_begun.expect("it has begun");
         assert!(shared.state().report.is_none(), "a report from before the order permits no claim");
         drop(StandbyWatch { shared: Arc::clone(&shared), started_at: Instant::now() });
         say(&process, &Status::Released);
         let line = rbd::read_line(&mut reports).expect("the channel is open");
         assert_eq!(line.as_deref().map(Status::parse), Some(Some(Status::Released)));
-        assert!(ordered.socket.exists());
+        assert!(socket.exists());
         following.join().expect("no panic");
         drop(process);
         child.wait().expect("it has ended");
@@ -258,10 +297,39 @@ mod tests {
         let ordered = shared.order("serve\tit\n").expect("it has reported");
         say(&process, &Status::Failed("the cluster does not answer".to_owned()));
         drop(process);
-        assert!(ordered.process.recv().is_err());
+        let socket = ordered.socket();
+        assert!(ordered.begin().1.is_none());
         following.join().expect("no panic");
-        assert!(ordered.socket.exists(), "the next process listens there");
+        assert!(socket.exists(), "the next process listens there");
         assert!(shared.order("serve\tit\n").is_none(), "it has ended");
+    }
+
+    #[test]
+    fn process_that_does_not_begin_in_time_is_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (shared, process, following) = watched(folder.path());
+        let ordered = shared.order("serve\tit\n").expect("it has reported");
+        let (mut orders, mut order) = (BufReader::new(&process), String::new());
+        assert!(ordered.begin().1.is_none());
+        following.join().expect("no panic");
+        std::io::Read::read_to_string(&mut orders, &mut order).expect("the channel is closed");
+        assert_eq!(order, "serve\tit\n");
+    }
+
+    #[test]
+    fn process_without_a_late_report_is_not_ordered() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (shared, process, following) = watched(folder.path());
+        let plan = HelperPlan { by_watch: false, ..shared.plan.clone() };
+        WATCHING.lock().expect("no panic").push(Arc::downgrade(&shared));
+        assert!(order_service(&plan).is_none(), "an attach without an order leaves the watch alone");
+        let long_ago = Instant::now().checked_sub(REPORT_AGE_MAX).expect("the clock has run for so long");
+        shared.state().report.as_mut().expect("it has reported").1 = long_ago;
+        assert!(order_service(&shared.plan).is_none());
+        shared.state().report.as_mut().expect("it has reported").1 = Instant::now();
+        assert!(order_service(&shared.plan).is_some());
+        drop(process);
+        following.join().expect("no panic");
     }
 
     #[test]

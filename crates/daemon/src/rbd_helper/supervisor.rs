@@ -2,6 +2,7 @@
 
 use std::fs::DirBuilder;
 use std::io::{self, BufReader};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -64,12 +65,12 @@ impl Supervisor {
     /// Supervises until the handle is dropped, or the image cannot be served any more. The first process is the one
     /// that was `ordered`, if it serves the image. The result of the first opening goes to `opened`.
     pub fn run(mut self, ordered: Option<OrderedService>, opened: Opened) {
-        let (listener, process) = match ordered {
-            Some(OrderedService { process, listener, socket: _ }) => (Ok(listener), Some(process)),
-            None => (listen(&self.socket), None),
+        let begun = match ordered {
+            Some(ordered) => Ok(ordered.begin()),
+            None => listen(&self.socket).map(|listener| (listener, None)),
         };
-        let listener = match listener {
-            Ok(listener) => listener,
+        let (listener, first) = match begun {
+            Ok(begun) => begun,
             Err(error) => {
                 let text = format!("cannot listen at {} for {PROGRAM}: {error}", self.socket.display());
                 // The receiver has given up if this fails.
@@ -77,7 +78,6 @@ impl Supervisor {
                 return;
             }
         };
-        let first = process.and_then(|process| process.recv_timeout(self.limit).ok());
         self.serve(&listener, first, opened);
         let (Ok(()) | Err(_)) = std::fs::remove_file(&self.socket);
     }
@@ -85,9 +85,17 @@ impl Supervisor {
     fn serve(&mut self, listener: &UnixListener, mut first: Option<Process>, opened: Opened) {
         let (mut opened, mut pause, mut failing_since) = (Some(opened), PAUSE_MIN, None);
         loop {
-            let (started_at, is_first) = (Instant::now(), opened.is_some());
+            let (started_at, is_first, is_ordered) = (Instant::now(), opened.is_some(), first.is_some());
             let process = first.take().map_or_else(|| self.spawn(listener), Ok);
             let outcome = self.run_once(process, &mut opened);
+            // Its connection to the cluster may be days old: a new process may open the image.
+            if is_ordered && matches!(outcome, Outcome::NotServed(DiskError::Open(_))) && !self.shared.is_closing() {
+                continue;
+            }
+            if let (Outcome::NotServed(error), Some(opened)) = (&outcome, opened.take()) {
+                // The receiver has given up if this fails.
+                let (Ok(()) | Err(_)) = opened.send(Err(error.clone()));
+            }
             let is_refused = is_first && matches!(outcome, Outcome::NotServed(_));
             if is_refused || self.shared.is_closing() || self.shared.lost.get().is_some() {
                 return;
@@ -122,7 +130,7 @@ impl Supervisor {
         }
     }
 
-    /// Runs a process to its end. If it does not open the image, `opened` gets the reason before that end.
+    /// Runs a process to its end. `opened` learns that it serves the image.
     fn run_once(&mut self, process: io::Result<Process>, opened: &mut Option<Opened>) -> Outcome {
         let (child, outcome) = match process {
             Ok((child, reports)) => (Some(child), self.follow(reports, opened)),
@@ -131,11 +139,10 @@ impl Supervisor {
                 (None, Outcome::NotServed(DiskError::Open(text)))
             }
         };
+        // A watch may have another handle of the channel.
+        self.shared.close(Shutdown::Both);
         *self.shared.control() = None;
         drop(self.shared.released.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if let (Outcome::NotServed(error), Some(opened)) = (&outcome, opened.take()) {
-            let (Ok(()) | Err(_)) = opened.send(Err(error.clone()));
-        }
         child.into_iter().for_each(end);
         outcome
     }

@@ -8,9 +8,11 @@ use e2e::authority::Authority;
 use e2e::ceph::cluster;
 use e2e::client::Client;
 use e2e::daemon::{Daemon, wait_for};
+use e2e::fixture::Fixture;
 
 use super::fleet::{add_flash_to, host, is_state};
 use super::fleet_link::{add_link, connect_standby, free_ports};
+use super::rbd_losses::{helper_of, signal};
 
 /// Hand-overs of a run; `HOTSET_MOVES` replaces the number.
 const MOVES: u64 = 4;
@@ -36,19 +38,23 @@ fn write_numbered(client: &mut Client, newest: &mut [u64; BLOCKS], next: &mut u6
     }
 }
 
+/// Two hosts with a link and the volume `v` on the image.
+fn linked_hosts(image: &str) -> [Fixture; 2] {
+    let (ports, authority): ([u16; 2], _) = (free_ports(), Authority::default());
+    let list = [("alpha", ports[0]), ("beta", ports[1])];
+    ["alpha", "beta"].map(|name| {
+        let mut fixture = host(name, image, "");
+        add_flash_to(&mut fixture);
+        add_link(&mut fixture, name, &list, &authority);
+        fixture
+    })
+}
+
 #[test]
 fn volume_changes_hosts_under_load_without_a_lost_write() {
     let Some(cluster) = cluster("hand-overs under load") else { return };
     let moves = std::env::var("HOTSET_MOVES").map_or(MOVES, |text| text.parse().expect("a number"));
-    let image = cluster.create_image("fleet-moves", 64);
-    let (ports, authority): ([u16; 2], _) = (free_ports(), Authority::default());
-    let list = [("alpha", ports[0]), ("beta", ports[1])];
-    let fixtures = ["alpha", "beta"].map(|name| {
-        let mut fixture = host(name, &image, "");
-        add_flash_to(&mut fixture);
-        add_link(&mut fixture, name, &list, &authority);
-        fixture
-    });
+    let fixtures = linked_hosts(&cluster.create_image("fleet-moves", 64));
     let daemons = [fixtures[0].start(), fixtures[1].start()];
     let (mut newest, mut next, mut waits) = ([0; BLOCKS], 1, Vec::new());
     for number in 0..moves {
@@ -83,4 +89,34 @@ fn volume_changes_hosts_under_load_without_a_lost_write() {
         of_rank(100)
     );
     daemons.into_iter().for_each(Daemon::stop);
+}
+
+/// A helper that is started again goes on with the ownership that the other hosts know.
+#[test]
+fn volume_is_handed_over_after_a_crash_of_its_helper() {
+    let Some(cluster) = cluster("a hand-over after a crash of a helper") else { return };
+    let fixtures = linked_hosts(&cluster.create_image("fleet-crashed-helper", 8));
+    let [first, second] = [fixtures[0].start(), fixtures[1].start()];
+    let mut source = fixtures[0].connect("v");
+    source.write(0, &content(1, 1)).and_then(|()| source.flush()).expect("the owner serves");
+    let helper = helper_of(&first);
+    signal(helper, "KILL");
+    source.write(BLOCK as u64, &content(2, 2)).and_then(|()| source.flush()).expect("the log takes it");
+    wait_for("another process", || (helper_of(&first) != helper).then_some(()));
+    let mut target = connect_standby(&fixtures[1]);
+    assert!(target.read(0, BLOCK).expect("reads are forwarded") == content(1, 1));
+    target.write(0, &content(3, 3)).expect("the first write waits for the ownership");
+    assert!(is_state(&second, "active").is_some() && is_state(&first, "standby").is_some());
+    assert!(target.read(BLOCK as u64, BLOCK).expect("it is served") == content(2, 2));
+    // The process that has claimed the image crashes, too.
+    let helper = helper_of(&second);
+    signal(helper, "KILL");
+    target.flush().expect("the log takes it");
+    wait_for("another process", || (helper_of(&second) != helper).then_some(()));
+    assert!(target.read(0, BLOCK).expect("it is served") == content(3, 3));
+    let mut back = connect_standby(&fixtures[0]);
+    back.write(0, &content(4, 4)).expect("the first write waits for the ownership");
+    assert!(is_state(&first, "active").is_some());
+    second.stop();
+    first.stop();
 }
