@@ -58,6 +58,7 @@ export interface components {
       | 'pool-nearly-full'
       | 'certificate-expires'
       | 'login-refused'
+      | 'fleet-host-silent'
       | 'history-disk'
       | 'events-disk'
       | 'webhook-failing'
@@ -67,6 +68,7 @@ export interface components {
       | 'cache-paused'
       | 'volatile-writes'
       | 'pages-dropped'
+      | 'fleet-versions-mixed'
       | 'metrics-left-out';
     /** @description An active alert. */
     AlertReport: {
@@ -512,6 +514,17 @@ export interface components {
       version?: string;
       /** @description Its volumes. */
       volumes?: components['schemas']['FleetVolumeReport'][];
+    };
+    /** @description Another host of the fleet, as its last answers show it. It is asked every ten seconds. */
+    FleetPeerReport: {
+      /** @description The reason why it has not answered the last request; null if it has. */
+      error: string | null;
+      /** @description Its name. */
+      host: string;
+      /** @description Time since its last answer, or since it is asked. */
+      silent_ms: number;
+      /** @description Version of its daemon at the last answer; empty before the first one. */
+      version: string;
     };
     /** @description The ownership. */
     FleetReport: {
@@ -1501,6 +1514,8 @@ export interface components {
       flash: components['schemas']['FlashReport'] | null;
       /** @description The flash devices in force, if commands have changed the list of the file; absent otherwise. */
       flash_devices_by_command?: string[] | null;
+      /** @description The other hosts of the fleet; none without a link to them. */
+      fleet_hosts: components['schemas']['FleetPeerReport'][];
       history: components['schemas']['HistoryHealth'] | null;
       iscsi: components['schemas']['IscsiReport'] | null;
       /** @description Jobs in progress. */
@@ -1888,6 +1903,7 @@ export type FlashJobReport = components['schemas']['FlashJobReport'];
 export type FlashReport = components['schemas']['FlashReport'];
 export type FlashUse = components['schemas']['FlashUse'];
 export type FleetHostReport = components['schemas']['FleetHostReport'];
+export type FleetPeerReport = components['schemas']['FleetPeerReport'];
 export type FleetReport = components['schemas']['FleetReport'];
 export type FleetVolumeReport = components['schemas']['FleetVolumeReport'];
 export type Flush = components['schemas']['Flush'];
