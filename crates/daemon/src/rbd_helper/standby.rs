@@ -77,7 +77,9 @@ impl OrderedService {
             let taker = self.shared.state().taker.take();
             self.shared.end();
             // Without the taker here, the process has begun just now, or has ended.
-            if let (None, Ok((child, _reports))) = (taker, self.process.recv()) {
+            if taker.is_none()
+                && let Ok((child, _reports)) = self.process.recv()
+            {
                 end(child);
             }
         }
