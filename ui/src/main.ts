@@ -8,6 +8,7 @@ import './frame.css';
 import './volume.css';
 import './charts.css';
 import './pools.css';
+import './fleet.css';
 
 const target = document.getElementById('app');
 if (target === null) throw new Error('no element #app');

@@ -8,6 +8,7 @@ import type {
   Datastore,
   EventsPage,
   Flash,
+  FleetHost,
   Heat,
   History,
   Job,
@@ -21,6 +22,7 @@ import type {
   Resize,
   Revocation,
   Role,
+  Said,
   Silence,
   SlowRequest,
   Snapshots,
@@ -157,6 +159,16 @@ export const api = {
   /** Starts or cancels a drain, which is a job; `device` is the number of its group. */
   drainPoolDevice: (name: string, device: string, cancel: boolean) =>
     request<Pool>('POST', `${poolPath(name)}/drain`, { device, cancel }),
+  /** All hosts of the fleet, this one first; answers when the others have answered or 5 s have passed. */
+  fleetHosts: () => request<FleetHost[]>('GET', 'fleet/hosts'),
+  /** Releases the image of a volume for the host `to`; empty for any. Answers when that host serves it, or after 30 s. */
+  moveVolume: (name: string, to: string) =>
+    request<Volume>('POST', `${volumePath(name)}/move`, to === '' ? {} : { to }),
+  /** Takes a volume on standby over; `from` has to be its owner, unless that is empty. Answers when it is served. */
+  takeOverVolume: (name: string, from: string, isFenced: boolean) =>
+    request<Volume>('POST', `${volumePath(name)}/take-over`, { ...(from === '' ? {} : { from }), fenced: isFenced }),
+  /** Moves all volumes away from this host; answers when that is complete. */
+  drainHost: () => request<Said>('POST', 'fleet/drain'),
   cancelJob: (id: string) => request<null>('DELETE', `jobs/${encodeURIComponent(id)}`),
   acknowledgeAlert: (id: string) => request<Alert>('POST', `${alertPath(id)}/acknowledge`),
   silenceAlert: (id: string, seconds: number, reason: string) =>

@@ -10,6 +10,7 @@ export const VIEWS = [
   { view: 'datastores', href: '#/datastores', label: 'Datastores' },
   { view: 'flash', href: '#/flash', label: 'Flash' },
   { view: 'pools', href: '#/pools', label: 'Pools' },
+  { view: 'fleet', href: '#/fleet', label: 'Fleet' },
   { view: 'initiators', href: '#/initiators', label: 'Initiators' },
   { view: 'advice', href: '#/advice', label: 'Advice' },
   { view: 'events', href: '#/events', label: 'Events' },
