@@ -20,6 +20,7 @@ const views = {
   datastores: '#/datastores?range=1min',
   flash: '#/flash?range=1min',
   pools: '#/pools?range=1min',
+  fleet: '#/fleet',
   initiators: '#/initiators',
   advice: '#/advice',
   events: '#/events',
