@@ -85,6 +85,10 @@ test('undestaged data is that of the owner, or that for which a host is refused'
   assert.deepEqual(web01.undestaged, { host: 'alpha', data: null });
   assert.deepEqual(db01.undestaged, { host: 'gamma', data: '5f2c61d09a7be413' });
   assert.equal(mail.undestaged, null);
+  // A host on standby sees the end of the destage later than the owner.
+  const owner = report('alpha', 'rbd:vms/web', 'active', { owner: 'alpha', is_owner: true, ownership: 3 });
+  const standby = report('beta', 'rbd:vms/web', 'standby', { owner: 'alpha', ownership: 3, undestaged_host: 'alpha' });
+  assert.equal(fleetRows([owner, standby])[0].undestaged, null);
 });
 
 test('a silent host has no version, and mixed versions name their hosts', () => {
