@@ -69,6 +69,7 @@ test('each image has a row with owner, policy and state on other hosts', { skip 
   const cell = (name, key) => text(volumeRow(page, name).locator(`[data-cell=${key}]`)).then((shown) => shown.trim());
   await page.waitForSelector('[data-fleet-volume]');
   assert.equal(await page.locator('[data-fleet-volume]').count(), 5);
+  assert.match(await text(volumeRow(page, 'web01')), /^web01 rbd:vms\/web01 alpha/);
   assert.equal(await cell('web01', 'owner'), 'alpha');
   assert.equal(await cell('web01', 'policy'), 'write-back');
   assert.equal(await cell('web01', 'others'), 'beta: standby');
@@ -130,7 +131,7 @@ test('a move names the chosen host and reads the hosts again', { skip }, async (
   // Sooner than the next periodic request.
   await until(
     'the new owner',
-    async () => /^delta/.test(await text(volumeRow(page, 'web01').locator('td').nth(2))),
+    async () => /^delta/.test(await text(volumeRow(page, 'web01').locator('[data-cell=owner]'))),
     4_000,
   );
   assert.deepEqual(page.errors, []);
@@ -252,8 +253,8 @@ test('the view passes axe and fits 390 pixels, in light and dark', { skip }, asy
   }
 });
 
-test('tables have room at 1440 pixels', { skip }, async (t) => {
-  const page = await openFleet(t);
+test('tables have room at 1024 pixels', { skip }, async (t) => {
+  const page = await openFleet(t, hosts, { viewport: { width: 1024, height: 800 } });
   await page.waitForSelector('[data-fleet-volume]');
   const hidden = await page
     .locator('.scroll')
