@@ -508,10 +508,11 @@ pub const RULES: [AlertRule; AlertKind::ALL.len()] = [
     AlertRule {
         kind: AlertKind::FleetHostSilent,
         when: "another host of `[fleet] hosts` has not answered for a minute",
-        effect: "Clients on standby cannot use the volumes that it owns, and no volume moves from it or to it. If it is \
-                 off, its volumes are served elsewhere only after a take-over.",
-        remedy: "Follow the cause: is the host on, its daemon running, and the network between the hosts whole? If the \
-                 host is off: `hotset fleet take-over --host HOST` on another one ([fleet.md](fleet.md#take-over)).",
+        effect: "Clients on standby cannot use the volumes that it owns, and no volume moves from it or to it. If it \
+                 is off, its volumes are served elsewhere only after a take-over.",
+        remedy: "Follow the cause: is the host on, its daemon running, and the network between the hosts whole? If \
+                 the host is off: `hotset fleet take-over --host HOST` on another one \
+                 ([fleet.md](fleet.md#take-over)).",
         delay_ms: 0,
         is_in_status: false,
         find_problems: |context, problems| {

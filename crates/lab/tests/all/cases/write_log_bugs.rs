@@ -169,7 +169,7 @@ fn flush_beside_writes_that_wait_for_space_ends() {
     fixture.world.block_on(async {
         fixture.seam.sleep(Nanos::from_secs(1)).await;
         let before = written.get();
-        assert!((1_000..4_000).contains(&before), "writes wait for space: {before}");
+        assert!((500..4_000).contains(&before), "writes wait for space: {before}");
         volume.flush().await.unwrap();
         fixture.world.disk("disk").expect("the disk was added").clear_faults();
         while written.get() < 4_000 {
@@ -254,9 +254,11 @@ fn volume_and_log_past_4_gib_keep_their_blocks_apart() {
         stall(&fixture, Nanos::from_secs(1_000));
         volume = serve(&fixture, &large, false);
         let flash = fixture.world.disk("flash1").expect("the disk was added");
-        // The first blocks of the segments past 4 GiB.
-        past_4_gib |= (4..8).any(|segment| flash.durable_tag((segment * GIB + 2 * MIB) / 512) != 0)
-            || flash.counts().write_bytes > 4 * GIB;
+        let has_data = |segment: &u64| {
+            let first = (MIB + segment * GIB) / 512;
+            durable_tags(&flash, first, 64 * BLOCK).iter().any(|tag| (10..100).contains(tag))
+        };
+        past_4_gib |= (4..8).any(|segment| has_data(&segment));
         for earlier in 1..=session {
             for (index, sector) in sectors.iter().enumerate() {
                 let tags = fixture.world.block_on(read(&volume, sector + earlier * BLOCK, BLOCK)).unwrap();
