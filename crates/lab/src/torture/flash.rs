@@ -3,11 +3,12 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use engine::Core;
+use engine::{Backing, Core, Volume, VolumeId, VolumeSpec};
 use flash::{FormatOptions, MemberDisk, OpenOptions, Store};
 use seam::sim::{Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, World, WriteCache};
 use seam::{DiskOpen, Geometry, Nanos, Seam};
 
+use crate::fixture::Fixture;
 use crate::random::Random;
 
 /// Offset of the first segment.
@@ -132,6 +133,17 @@ impl FlashOptions {
         }
         core.open_log(store, recovered);
         Ok(())
+    }
+
+    /// Opens the log, which the first session formats, and attaches the disk named `disk` with what the log holds of
+    /// it.
+    pub fn serve(&self, fixture: &Fixture, is_first: bool) -> Volume<SimSeam> {
+        let backing = Backing::plain(fixture.open("disk"));
+        fixture.world.block_on(async {
+            self.open(&fixture.seam, &fixture.core, is_first, false).await.expect("the devices are intact");
+            let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), backing).await;
+            volume.expect("the log is intact")
+        })
     }
 
     /// Adds the devices' faults at the start of a session.

@@ -1,6 +1,6 @@
 //! Work for which requests of a volume wait until its backing is complete, as for a snapshot.
 
-use engine::{Backing, CoreSpec, Volume, VolumeId, VolumeSpec};
+use engine::{CoreSpec, Volume};
 use lab::fixture::{Fixture, durable_tags, read, write, write_evidence};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, WorldSpec};
@@ -16,19 +16,11 @@ fn world(seed: u64) -> WorldSpec {
     WorldSpec { blocks: 4096, ..WorldSpec::new(seed) }
 }
 
-fn serve(fixture: &Fixture, is_first: bool) -> Volume<SimSeam> {
-    let backing = Backing::plain(fixture.open("disk"));
-    fixture.world.block_on(async {
-        log().open(&fixture.seam, &fixture.core, is_first, false).await.expect("the devices are intact");
-        fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), backing).await.expect("the log is intact")
-    })
-}
-
 fn served(seed: u64) -> (Fixture, Volume<SimSeam>) {
     let fixture = Fixture::new(world(seed), CoreSpec::default());
     fixture.add_disk("disk", SimDiskSpec::new(64 << 20));
     log().add_disks(&fixture.world);
-    let volume = serve(&fixture, true);
+    let volume = log().serve(&fixture, true);
     fixture.world.block_on(write_evidence(&fixture.seam, &volume, 8_000));
     (fixture, volume)
 }
@@ -74,7 +66,7 @@ fn flushed_data_survives_a_crash_after_a_destage_that_took_too_long() {
         });
         drop(volume);
         let fixture = fixture.crash(CrashMode::LoseAll, world(3));
-        let volume = serve(&fixture, false);
+        let volume = log().serve(&fixture, false);
         assert_eq!(fixture.world.block_on(read(&volume, 0, 80)).unwrap(), [7; 80], "a crash after {seconds} s");
     }
 }

@@ -28,16 +28,8 @@ fn served(seed: u64, sabotage: Sabotage) -> (Fixture, DiskControl, Volume<SimSea
     let timing = Timing::between(Nanos::from_millis(DISK_MS), Nanos::from_millis(DISK_MS));
     let control = fixture.add_disk("disk", SimDiskSpec { timing, ..SimDiskSpec::new(256 * MIB) });
     log().add_disks(&fixture.world);
-    let volume = serve(&fixture, true);
+    let volume = log().serve(&fixture, true);
     (fixture, control, volume)
-}
-
-fn serve(fixture: &Fixture, is_first: bool) -> Volume<SimSeam> {
-    let backing = Backing::plain(fixture.open("disk"));
-    fixture.world.block_on(async {
-        log().open(&fixture.seam, &fixture.core, is_first, false).await.expect("the devices are intact");
-        fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), backing).await.expect("the log is intact")
-    })
 }
 
 /// Writes the first `sectors` of each of these blocks with this tag.
@@ -61,7 +53,7 @@ fn lost_after_flush(sabotage: Sabotage) -> usize {
     });
     drop(volume);
     let fixture = fixture.crash(CrashMode::LoseAll, world(2));
-    let volume = serve(&fixture, false);
+    let volume = log().serve(&fixture, false);
     let is_lost = |number: &u64| {
         fixture.world.block_on(read(&volume, number * DISTANCE * BLOCK_SECTORS, 8)).unwrap() != [5, 5, 5, 0, 0, 0, 0, 0]
     };

@@ -4,11 +4,11 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use engine::{ByteOffset, CoreSpec, Volume, VolumeId, VolumeSpec};
+use engine::{ByteOffset, CoreSpec, Volume};
 use lab::fixture::{Fixture, durable_tags, read, write};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, Stop, When, WorldSpec};
-use seam::{DiskOpen, Nanos, Seam};
+use seam::{Nanos, Seam};
 
 const MIB: u64 = 1 << 20;
 /// Blocks of memory: 2 MiB.
@@ -26,21 +26,8 @@ fn first_session(seed: u64) -> (Fixture, Volume<SimSeam>) {
     let fixture = Fixture::new(world(seed), CoreSpec::default());
     fixture.add_disk("disk", SimDiskSpec::new(16 * MIB));
     log().add_disks(&fixture.world);
-    let volume = serve(&fixture, true);
+    let volume = log().serve(&fixture, true);
     (fixture, volume)
-}
-
-fn serve(fixture: &Fixture, first: bool) -> Volume<SimSeam> {
-    let open = DiskOpen { path: "disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
-    fixture.world.block_on(async {
-        log().open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
-        let disk = engine::Backing::plain(fixture.seam.open_disk(&open).await.expect("the disk exists"));
-        fixture
-            .core
-            .attach_recovered(VolumeSpec::new("disk", VolumeId(1)), disk)
-            .await
-            .expect("an intact log is readable")
-    })
 }
 
 /// Writes blocks 0 to `count`, far more than memory holds, each with the tag block number + `tag_offset`, while the
@@ -85,7 +72,7 @@ fn volume_serves_before_recovery_reads_and_destages_later() {
     let (fixture, volume) = filled_volume(2, 3_000, 10);
     drop(volume);
     let fixture = fixture.crash(CrashMode::LoseAll, world(3));
-    let volume = serve(&fixture, false);
+    let volume = log().serve(&fixture, false);
     let flash = ["flash1", "flash2"].map(|name| fixture.world.disk(name).unwrap());
     let bytes: u64 = flash.iter().map(|device| device.counts().read_bytes).sum();
     // The attach reads superblocks, headers, and the part after the last batch.
@@ -104,7 +91,7 @@ fn block_without_an_intact_copy_fails_only_its_own_reads() {
     let (fixture, volume) = filled_volume(4, 1_000, 10);
     drop(volume);
     let fixture = fixture.crash(CrashMode::LoseAll, world(5));
-    let volume = serve(&fixture, false);
+    let volume = log().serve(&fixture, false);
     // Corrupts a position inside the log on both devices: the data of one block that is not on the backing either.
     for name in ["flash1", "flash2"] {
         (0..8).for_each(|sector| fixture.world.disk(name).unwrap().flip_bit((MIB + 400 * 4096) / 512 + sector, 3));
@@ -155,7 +142,7 @@ fn flush_of_zeroes_keeps_records_of_newer_writes() {
         };
         drop(volume);
         let fixture = fixture.crash(CrashMode::KeepAll, world(7));
-        let volume = serve(&fixture, false);
+        let volume = log().serve(&fixture, false);
         let content = fixture.world.block_on(read(&volume, 9 * 8, 8)).unwrap();
         let allowed: &[u64] = if flushed { &[2] } else { &[0, 1, 2] };
         assert!(allowed.iter().any(|tag| content == [*tag; 8]), "cut at I/O {io}: {content:?}");
@@ -177,7 +164,7 @@ fn concurrent_reads_beyond_free_buffers_all_end() {
     });
     drop(volume);
     let fixture = fixture.crash(CrashMode::LoseAll, world(8));
-    let volume = serve(&fixture, false);
+    let volume = log().serve(&fixture, false);
     let ended = Rc::new(Cell::new(0));
     for part in 0..READS {
         let (volume, ended) = (volume.clone(), Rc::clone(&ended));

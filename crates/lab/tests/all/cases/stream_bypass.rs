@@ -1,7 +1,7 @@
 //! Streams bypass the flash log, unless a client flushes them, they get old, or the backing is slower.
 
 use engine::spec::Sabotage;
-use engine::{Backing, CoreSpec, Volume, VolumeId, VolumeSpec};
+use engine::{CoreSpec, Volume};
 use lab::fixture::{Fixture, durable_tags, read, write, write_evidence};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, DiskControl, Fault, Ops, Rule, SimDiskSpec, SimSeam, Timing, When, WorldSpec};
@@ -33,16 +33,8 @@ fn served_with(seed: u64, core: CoreSpec) -> (Fixture, DiskControl, Volume<SimSe
     let timing = Timing::between(Nanos::from_micros(100), Nanos::from_micros(500));
     let control = fixture.add_disk("disk", SimDiskSpec { timing, ..SimDiskSpec::new(256 * MIB) });
     log().add_disks(&fixture.world);
-    let volume = serve(&fixture, true);
+    let volume = log().serve(&fixture, true);
     (fixture, control, volume)
-}
-
-fn serve(fixture: &Fixture, is_first: bool) -> Volume<SimSeam> {
-    let backing = Backing::plain(fixture.open("disk"));
-    fixture.world.block_on(async {
-        log().open(&fixture.seam, &fixture.core, is_first, false).await.expect("the devices are intact");
-        fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), backing).await.expect("the log is intact")
-    })
 }
 
 /// Writes `mib` MiB from the first sector on with this tag, one request every `interval`.
@@ -118,7 +110,7 @@ fn lost_after_flush(sabotage: Sabotage) -> usize {
     });
     drop(volume);
     let fixture = fixture.crash(CrashMode::LoseAll, world(4));
-    let volume = serve(&fixture, false);
+    let volume = log().serve(&fixture, false);
     let blocks = 2 * SECTORS_PER_MIB / 8;
     let is_lost = |block: &u64| fixture.world.block_on(read(&volume, block * 8, 8)).unwrap() != [5; 8];
     (0..blocks).filter(is_lost).count()
@@ -149,7 +141,7 @@ fn flush_outdates_older_records_of_a_stream() {
     });
     drop(volume);
     let fixture = fixture.crash(CrashMode::LoseAll, world(8));
-    let volume = serve(&fixture, false);
+    let volume = log().serve(&fixture, false);
     let tags = fixture.world.block_on(read(&volume, 0, 2 * SECTORS_PER_MIB)).unwrap();
     assert_eq!(tags.into_iter().filter(|tag| *tag != 5).count(), 0, "sectors with older content");
 }

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use engine::{Backing, ByteOffset, CoreSpec, Volume, VolumeId, VolumeSpec, WriteFlags};
+use engine::{ByteOffset, CoreSpec, Volume, WriteFlags};
 use lab::fixture::{Fixture, SameTag, durable_tags, out_of_order_disk, read, write, write_evidence};
 use lab::torture::flash::FlashOptions;
 use seam::sim::{CrashMode, Fault, Ops, Rule, SimDiskSpec, SimSeam, When, WorldSpec};
@@ -34,22 +34,13 @@ fn world(seed: u64) -> WorldSpec {
     WorldSpec { blocks: 1024, time_max: Nanos::from_secs(3_600), ..WorldSpec::new(seed) }
 }
 
-fn serve(fixture: &Fixture, log: &FlashOptions, is_first: bool) -> Volume<SimSeam> {
-    let backing = Backing::plain(fixture.open("disk"));
-    fixture.world.block_on(async {
-        log.open(&fixture.seam, &fixture.core, is_first, false).await.expect("the devices are intact");
-        let volume = fixture.core.attach_recovered(VolumeSpec::new("disk", VolumeId(1)), backing).await;
-        volume.expect("the log is intact")
-    })
-}
-
 /// A volume with `log` on a new disk.
 fn served(seed: u64, log: &FlashOptions, disk: SimDiskSpec) -> (Fixture, Volume<SimSeam>) {
     let fixture = Fixture::new(world(seed), CoreSpec::default());
     let evidence = disk.geometry.size_bytes / 4096 - 8;
     fixture.add_disk("disk", disk);
     log.add_disks(&fixture.world);
-    let volume = serve(&fixture, log, true);
+    let volume = log.serve(&fixture, true);
     fixture.world.block_on(write_evidence(&fixture.seam, &volume, evidence));
     (fixture, volume)
 }
@@ -87,7 +78,7 @@ fn two_appends_at_a_time_leave_a_log_that_a_crash_cannot_break() {
             fixture.world.block_on(fixture.seam.sleep(Nanos::from_micros(moment_us)));
             drop(volume);
             let fixture = fixture.crash(crash, world(100));
-            let volume = serve(&fixture, &log(), false);
+            let volume = log().serve(&fixture, false);
             for (writer, flushed) in flushed.iter().enumerate() {
                 let tags = fixture.world.block_on(read(&volume, writer as u64 * 64, 4 * BLOCK)).expect("it is served");
                 let newest = tags.iter().max().copied().unwrap_or(0);
@@ -144,7 +135,7 @@ fn log_that_was_full_takes_writes_again() {
     assert!(volume.stats().flash.logged_bytes > 4 * MIB, "the log was full");
     drop(volume);
     let fixture = fixture.crash(CrashMode::LoseAll, world(2));
-    let volume = serve(&fixture, &log(), false);
+    let volume = log().serve(&fixture, false);
     let tags = fixture.world.block_on(async {
         [read(&volume, 0, BLOCK).await.unwrap()[0], read(&volume, 4_095 * BLOCK, BLOCK).await.unwrap()[0]]
     });
@@ -227,7 +218,7 @@ fn partly_overwritten_ranges_are_read_from_the_newest_records() {
     });
     drop(volume);
     let fixture = fixture.crash(CrashMode::LoseAll, world(4));
-    let volume = serve(&fixture, &log(), false);
+    let volume = log().serve(&fixture, false);
     assert_eq!(fixture.world.block_on(content(&volume)), expected);
     fixture.world.block_on(async { volume.destage_all().await.unwrap() });
     assert_eq!(durable_tags(&fixture.world.disk("disk").expect("the disk was added"), 0, 64), expected);
@@ -252,7 +243,7 @@ fn volume_and_log_past_4_gib_keep_their_blocks_apart() {
         drop(volume);
         fixture = fixture.crash(CrashMode::LoseAll, world(session));
         stall(&fixture, Nanos::from_secs(1_000));
-        volume = serve(&fixture, &large, false);
+        volume = large.serve(&fixture, false);
         let flash = fixture.world.disk("flash1").expect("the disk was added");
         let has_data = |segment: &u64| {
             let first = (MIB + segment * GIB) / 512;
@@ -284,7 +275,7 @@ fn durable_writes_among_others_survive_every_crash() {
         });
         drop(volume);
         let fixture = fixture.crash(crash, world(6));
-        let volume = serve(&fixture, &log(), false);
+        let volume = log().serve(&fixture, false);
         let (middle, apart) = fixture
             .world
             .block_on(async { (read(&volume, 8, 8).await.unwrap(), read(&volume, 40, 160).await.unwrap()) });
