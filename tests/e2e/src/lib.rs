@@ -29,6 +29,7 @@ pub mod random;
 pub mod refusal;
 pub mod relay;
 pub mod server;
+pub mod sizes;
 pub mod stopped_thread;
 pub mod terminal;
 pub mod tool;

@@ -9,6 +9,7 @@ use e2e::client::{Client, Op};
 use e2e::daemon::{Daemon, text_of, wait_at_most, wait_for};
 use e2e::fixture::Fixture;
 use e2e::random::{Random, seed};
+use e2e::sizes::size;
 use e2e::write_history::WriteHistory;
 use e2e::writer::{StopOnDrop, Writer};
 use serde_json::Value;
@@ -237,7 +238,7 @@ const STOP_ROUNDS: u64 = 20;
 #[ignore = "long: twelve minutes"]
 fn owners_that_are_stopped_in_turn_land_no_byte_after_the_take_over() {
     let Some(cluster) = cluster("take-overs of stopped owners in turn") else { return };
-    let rounds = std::env::var("HOTSET_STOP_ROUNDS").map_or(STOP_ROUNDS, |rounds| rounds.parse().expect("a number"));
+    let rounds = size("HOTSET_STOP_ROUNDS", STOP_ROUNDS);
     let image = cluster.create_image("fleet-stops", 8);
     let hosts = ["alpha", "beta"].map(|name| {
         let mut fixture = host(name, &image, "policy = \"write-through\"");

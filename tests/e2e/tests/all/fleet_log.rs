@@ -7,6 +7,7 @@ use e2e::client::Op;
 use e2e::daemon::{Daemon, text_of, wait_at_most, wait_for};
 use e2e::fixture::Fixture;
 use e2e::random::{Random, seed};
+use e2e::sizes::size;
 
 use super::fleet::{TAKE_OVER_MAX, host, is_state, read, shown, status, write_and_flush};
 use super::rbd_losses::{cut_power, lose_power, write_during};
@@ -134,7 +135,7 @@ fn hosts_take_a_volume_over_from_each_other_in_turn() {
     let image = cluster.create_image("log-in-turn", 8);
     let hosts = ["alpha", "beta"].map(|name| host_with_log(cluster, name, &image, &format!("log-in-turn-of-{name}")));
     let mut random = Random::new(seed("fleet-log-in-turn"));
-    let rounds = std::env::var("HOTSET_KILL_ROUNDS").map_or(4, |rounds| rounds.parse().expect("a number"));
+    let rounds = size("HOTSET_KILL_ROUNDS", 4);
     let mut owner = Some(hosts[0].start());
     for round in 0..rounds {
         let (from, to) = (&hosts[round % 2], &hosts[(round + 1) % 2]);
@@ -206,7 +207,7 @@ fn take_over_that_is_killed_is_repeated_without_a_loss() {
     let alpha = with_log(cluster, &image, "log-of-killed");
     let beta = host("beta", &image, "");
     let mut random = Random::new(seed("fleet-log-kills"));
-    let rounds = std::env::var("HOTSET_KILL_ROUNDS").map_or(3, |rounds| rounds.parse().expect("a number"));
+    let rounds = size("HOTSET_KILL_ROUNDS", 3);
     for round in 0..rounds {
         let mut first = Some(alpha.start());
         wait_at_most(TAKE_OVER_MAX, "the owner", || is_state(first.as_ref().expect("it runs"), "active"));

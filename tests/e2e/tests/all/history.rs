@@ -7,6 +7,7 @@ use e2e::client::Client;
 use e2e::daemon::{Daemon, text_of, wait_for};
 use e2e::fixture::Fixture;
 use e2e::http::Http;
+use e2e::sizes::size;
 use e2e::tool::tool;
 use serde_json::Value;
 
@@ -172,7 +173,7 @@ fn invalid_history_queries_are_refused_with_a_reason() {
 
 /// Kill rounds to run: `HOTSET_HISTORY_KILL_ROUNDS`, 3 by default.
 fn kill_rounds() -> u64 {
-    std::env::var("HOTSET_HISTORY_KILL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
+    size("HOTSET_HISTORY_KILL_ROUNDS", 3)
 }
 
 /// Seconds that the volume's history covers, in steps of a second and of a minute, and the time of the last step.

@@ -11,6 +11,7 @@ use e2e::fixture::{Fixture, TARGET};
 use e2e::initiator::{CommandResult, Initiator, Response, lun, opcode};
 use e2e::random::{Random, seed};
 use e2e::server::Nbdkit;
+use e2e::sizes::size;
 use e2e::write_history::WriteHistory;
 use e2e::writer::{StopOnDrop, Writer};
 
@@ -62,7 +63,7 @@ fn read_number(sector: &[u8]) -> u64 {
 
 /// Total number of increments: `HOTSET_COUNT_TO`, 4,000 by default.
 fn increments() -> u64 {
-    std::env::var("HOTSET_COUNT_TO").ok().and_then(|text| text.parse().ok()).unwrap_or(4000)
+    size("HOTSET_COUNT_TO", 4000)
 }
 
 #[test]
@@ -177,7 +178,7 @@ fn ping_for(session: &mut Initiator, seconds: u64) -> Duration {
 
 /// Seconds for which the backing hangs: `HOTSET_STALL_SECONDS`, or `default`.
 pub fn stall_seconds(default: u64) -> u64 {
-    std::env::var("HOTSET_STALL_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    size("HOTSET_STALL_SECONDS", default)
 }
 
 /// Sends a signal by name (`STOP`, `CONT`) to a process.
@@ -323,7 +324,7 @@ fn reload_keeps_number_and_name_of_other_units() {
 
 /// Bytes to copy: `HOTSET_COPY_BYTES`, 64 MiB by default.
 fn copy_bytes() -> u64 {
-    std::env::var("HOTSET_COPY_BYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(64 << 20)
+    size("HOTSET_COPY_BYTES", 64 << 20)
 }
 
 /// Parameter list of EXTENDED COPY for `blocks` blocks inside the unit with this designator.

@@ -10,6 +10,7 @@ use e2e::client::Client;
 use e2e::daemon::Daemon;
 use e2e::fixture::Fixture;
 use e2e::random::{Random, seed};
+use e2e::sizes::size;
 use e2e::write_history::{Fault, WriteHistory};
 use e2e::writer::{StopOnDrop, Writer};
 use serde_json::Value;
@@ -23,7 +24,7 @@ const DAMAGED_BLOCKS: u64 = 1000;
 
 /// Rounds to run: `HOTSET_KILL_ROUNDS`, 10 by default.
 pub fn kill_rounds() -> u64 {
-    std::env::var("HOTSET_KILL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(10)
+    size("HOTSET_KILL_ROUNDS", 10)
 }
 
 /// An action that runs while no daemon runs.

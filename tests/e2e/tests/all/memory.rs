@@ -11,6 +11,7 @@ use e2e::client::{Client, Endpoint, FUA, Op};
 use e2e::daemon::Daemon;
 use e2e::fixture::Fixture;
 use e2e::random::{Random, seed};
+use e2e::sizes::size;
 
 const MIB: u64 = 1 << 20;
 /// `[memory] size`.
@@ -38,7 +39,7 @@ const BOUND_KIB: u64 = (CONFIGURED_MIB + OVERHEAD_MIB) * 1024;
 
 /// Total number of requests: `HOTSET_MEMORY_REQUESTS`, or [`DEFAULT_REQUESTS`]. An hour at 2,000 a second is 7,200,000.
 fn requests() -> u64 {
-    std::env::var("HOTSET_MEMORY_REQUESTS").ok().and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_REQUESTS)
+    size("HOTSET_MEMORY_REQUESTS", DEFAULT_REQUESTS)
 }
 
 /// A line of the daemon's `/proc/PID/status`, in KiB.

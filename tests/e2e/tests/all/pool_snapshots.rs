@@ -7,6 +7,7 @@ use std::time::Duration;
 use e2e::client::Client;
 use e2e::daemon::{Daemon, hotset, text_of, wait_for};
 use e2e::fixture::Fixture;
+use e2e::sizes::size;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -80,7 +81,7 @@ fn roll_back(daemon: &Daemon, snapshot: &str) {
 
 /// Roll backs to run: `HOTSET_ROLL_BACK_ROUNDS`, 4 by default.
 fn roll_back_rounds() -> u64 {
-    std::env::var("HOTSET_ROLL_BACK_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
+    size("HOTSET_ROLL_BACK_ROUNDS", 4)
 }
 
 /// Values before and after the snapshot of a round; those of neighbouring rounds differ.

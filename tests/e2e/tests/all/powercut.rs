@@ -17,6 +17,7 @@ use e2e::guest::{Guest, Image, Storage};
 use e2e::kernel::Kernel;
 use e2e::pattern::SECTOR;
 use e2e::random::{Random, seed};
+use e2e::sizes::size;
 use e2e::tool::tool;
 use e2e::write_history::{Fault, WriteHistory};
 use e2e::writer::{StopOnDrop, Writer};
@@ -182,7 +183,7 @@ fn daemon_that_skips_backing_flushes_is_caught() {
 
 /// Rounds to run: `HOTSET_POWERCUT_ROUNDS`, 50 by default.
 fn rounds() -> u64 {
-    std::env::var("HOTSET_POWERCUT_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(50)
+    size("HOTSET_POWERCUT_ROUNDS", 50)
 }
 
 #[test]

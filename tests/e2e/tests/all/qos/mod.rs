@@ -12,6 +12,7 @@ mod shares;
 use e2e::daemon::Daemon;
 use e2e::fixture::Fixture;
 use e2e::load::Log;
+use e2e::sizes::size;
 use serde_json::Value;
 
 /// Size of a volume on the modelled array: far more than the memory, and so large that disks have to seek.
@@ -25,7 +26,7 @@ const SETTLED_MS: u64 = 4_000;
 
 /// Seconds of each measurement: `HOTSET_QOS_SECONDS`, or `default`.
 fn seconds(default: u64) -> u64 {
-    std::env::var("HOTSET_QOS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    size("HOTSET_QOS_SECONDS", default)
 }
 
 /// Volumes (name, further keys) that share five disks, and one datastore where `datastore` has its keys.
