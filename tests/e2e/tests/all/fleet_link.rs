@@ -38,6 +38,18 @@ pub fn add_link(fixture: &mut Fixture, name: &str, hosts: &[(&str, u16)], author
     fixture.tables = fixture.tables.replace(&table, "") + &table + &link;
 }
 
+/// Two hosts with a link and the volume `v` on the image.
+pub fn linked_hosts(image: &str) -> [Fixture; 2] {
+    let (ports, authority): ([u16; 2], _) = (free_ports(), Authority::default());
+    let list = [("alpha", ports[0]), ("beta", ports[1])];
+    ["alpha", "beta"].map(|name| {
+        let mut fixture = host(name, image, "");
+        super::fleet::add_flash_to(&mut fixture);
+        add_link(&mut fixture, name, &list, &authority);
+        fixture
+    })
+}
+
 /// The entries of `hotset fleet hosts`.
 fn hosts(daemon: &Daemon) -> Vec<Value> {
     json(daemon, &["fleet", "hosts"]).as_array().expect("a list").clone()
@@ -203,15 +215,7 @@ pub fn connect_standby(fixture: &Fixture) -> Client {
 fn first_write_of_a_client_on_standby_moves_the_volume_under_both_clients() {
     let Some(cluster) = cluster("clients on standby") else { return };
     let image = cluster.create_image("fleet-standby", 8);
-    let [of_alpha, of_beta] = free_ports();
-    let list = [("alpha", of_alpha), ("beta", of_beta)];
-    let authority = Authority::default();
-    let [alpha, beta] = ["alpha", "beta"].map(|name| {
-        let mut fixture = host(name, &image, "");
-        super::fleet::add_flash_to(&mut fixture);
-        add_link(&mut fixture, name, &list, &authority);
-        fixture
-    });
+    let [alpha, beta] = linked_hosts(&image);
     let (first, second) = (alpha.start(), beta.start());
     let mut source = alpha.connect("v");
     let block = |byte: u8| vec![byte; BLOCK];

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use e2e::authority::Authority;
 use e2e::ceph::cluster;
 use e2e::client::Client;
 use e2e::daemon::{Daemon, wait_for};
 use e2e::fixture::Fixture;
 use e2e::linux::{Drive, Linux, Machine};
+use e2e::sizes::size;
 
-use super::fleet::{add_flash_to, host, is_state};
-use super::fleet_link::{add_link, free_ports};
+use super::fleet::is_state;
+use super::fleet_link::linked_hosts;
 
 /// Migrations of a run; `HOTSET_MIGRATIONS` replaces the number.
 const MIGRATIONS: u64 = 3;
@@ -34,16 +34,9 @@ fn waits(daemon: &Daemon) -> Vec<u64> {
 #[ignore = "needs a guest kernel: make torture"]
 fn guest_migrates_between_hosts_under_a_verified_load() {
     let Some(cluster) = cluster("live migrations") else { return };
-    let migrations = std::env::var("HOTSET_MIGRATIONS").map_or(MIGRATIONS, |text| text.parse().expect("a number"));
+    let migrations = size("HOTSET_MIGRATIONS", MIGRATIONS);
     let image = cluster.create_image("fleet-migrated", 128);
-    let (ports, authority): ([u16; 2], _) = (free_ports(), Authority::default());
-    let list = [("alpha", ports[0]), ("beta", ports[1])];
-    let fixtures = ["alpha", "beta"].map(|name| {
-        let mut fixture = host(name, &image, "");
-        add_flash_to(&mut fixture);
-        add_link(&mut fixture, name, &list, &authority);
-        fixture
-    });
+    let fixtures = linked_hosts(&image);
     let daemons = [fixtures[0].start(), fixtures[1].start()];
     let mut guest = Linux::boot_as(&machine(&fixtures[0], None));
     let seconds = SECONDS_EACH * (migrations + 1);

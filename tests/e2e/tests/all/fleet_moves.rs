@@ -4,14 +4,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use e2e::authority::Authority;
 use e2e::ceph::cluster;
 use e2e::client::Client;
 use e2e::daemon::{Daemon, wait_for};
-use e2e::fixture::Fixture;
+use e2e::sizes::size;
 
-use super::fleet::{add_flash_to, host, is_state};
-use super::fleet_link::{add_link, connect_standby, free_ports};
+use super::fleet::is_state;
+use super::fleet_link::{connect_standby, linked_hosts};
 use super::rbd_losses::{helper_of, signal};
 
 /// Hand-overs of a run; `HOTSET_MOVES` replaces the number.
@@ -38,22 +37,10 @@ fn write_numbered(client: &mut Client, newest: &mut [u64; BLOCKS], next: &mut u6
     }
 }
 
-/// Two hosts with a link and the volume `v` on the image.
-fn linked_hosts(image: &str) -> [Fixture; 2] {
-    let (ports, authority): ([u16; 2], _) = (free_ports(), Authority::default());
-    let list = [("alpha", ports[0]), ("beta", ports[1])];
-    ["alpha", "beta"].map(|name| {
-        let mut fixture = host(name, image, "");
-        add_flash_to(&mut fixture);
-        add_link(&mut fixture, name, &list, &authority);
-        fixture
-    })
-}
-
 #[test]
 fn volume_changes_hosts_under_load_without_a_lost_write() {
     let Some(cluster) = cluster("hand-overs under load") else { return };
-    let moves = std::env::var("HOTSET_MOVES").map_or(MOVES, |text| text.parse().expect("a number"));
+    let moves = size("HOTSET_MOVES", MOVES);
     let fixtures = linked_hosts(&cluster.create_image("fleet-moves", 64));
     let daemons = [fixtures[0].start(), fixtures[1].start()];
     let (mut newest, mut next, mut waits) = ([0; BLOCKS], 1, Vec::new());
@@ -103,6 +90,8 @@ fn volume_is_handed_over_after_a_crash_of_its_helper() {
     signal(helper, "KILL");
     source.write(BLOCK as u64, &content(2, 2)).and_then(|()| source.flush()).expect("the log takes it");
     wait_for("another process", || (helper_of(&first) != helper).then_some(()));
+    // The other host looks at the owner's record every second.
+    std::thread::sleep(Duration::from_secs(3));
     let mut target = connect_standby(&fixtures[1]);
     assert!(target.read(0, BLOCK).expect("reads are forwarded") == content(1, 1));
     target.write(0, &content(3, 3)).expect("the first write waits for the ownership");
