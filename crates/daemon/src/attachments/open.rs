@@ -197,7 +197,10 @@ impl Attachments {
         let (path, other, on) = match error {
             DiskError::Hung(_) => return self.hung(volume),
             DiskError::Standby { owner, report } => {
-                return self.on_standby(&volume.0, owner, StandbyReport::parse(report));
+                return match StandbyReport::parse(report) {
+                    Some(report) => self.on_standby(&volume.0, report),
+                    None => standby_failure(format!("host {owner} owns its image")),
+                };
             }
             DiskError::Undestaged { data, host, log } => {
                 if let Some(id) = parse_mark_id(data) {
@@ -224,15 +227,15 @@ impl Attachments {
     /// Records that this host has released the image of a volume, which is detached.
     pub async fn record_released(&self, KnownVolume { config, from_file, .. }: &KnownVolume, report: StandbyReport) {
         self.units.report_absent(std::iter::once(config)).await;
-        let failure = self.on_standby(config, &report.owner.clone(), Some(report));
+        let failure = self.on_standby(config, report);
         self.volumes.record_attached((config.clone(), *from_file), Err(failure));
     }
 
     /// The failure of a volume whose image another host owns, and a note of that owner.
-    fn on_standby(&self, config: &VolumeConfig, owner: &str, report: Option<StandbyReport>) -> Failure {
-        let text = report.as_ref().map_or_else(|| format!("host {owner} owns its image"), standby_text);
-        report.into_iter().for_each(|report| self.volumes.note_owner(&config.name, report));
-        Failure { kind: ErrorKind::Conflict, ..Failure::refused(STANDBY, text) }
+    fn on_standby(&self, config: &VolumeConfig, report: StandbyReport) -> Failure {
+        let failure = standby_failure(standby_text(&report));
+        self.volumes.note_owner(&config.name, report);
+        failure
     }
 
     /// The name of another volume with an image of the same name, possibly in another cluster.
@@ -291,6 +294,10 @@ pub fn pool_target(settings: &Settings, records: &Records, name: &str) -> Option
 /// `volume add` leaves no volume.
 fn is_retried((config, from_file): &RequestedVolume, state: &State) -> bool {
     *from_file || state.by_name(&config.name).is_some_and(|record| record.added.is_some())
+}
+
+fn standby_failure(text: String) -> Failure {
+    Failure { kind: ErrorKind::Conflict, ..Failure::refused(STANDBY, text) }
 }
 
 /// The failure of a volume whose backing lacks flushed writes that another host may have.
