@@ -3,10 +3,9 @@
 
 use std::io::{BufReader, Write};
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -103,8 +102,7 @@ impl StandbyWatch {
         let reports = control.try_clone()?;
         reports.set_read_timeout(Some(SILENCE_MAX))?;
         let listener = listen(&socket)?;
-        let purpose = Purpose::Standby(plan.take_over);
-        let child = spawn_helper(&invocation_of(plan, purpose), input(&listener)?, its_end)?;
+        let child = spawn_helper(plan, Purpose::Standby(plan.take_over), &listener, its_end)?;
         let shared = Arc::new(Shared { plan: plan.clone(), control, listener, socket, state: Mutex::default() });
         let of_thread = Arc::clone(&shared);
         let (to_thread, process) = channel();
@@ -193,11 +191,6 @@ pub fn order_service(plan: &HelperPlan) -> Option<OrderedService> {
     let watching = WATCHING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut by_plan = watching.iter().filter_map(Weak::upgrade).filter(|shared| shared.is_by(plan));
     by_plan.find_map(|shared| shared.order(&order))
-}
-
-/// A socket as standard input of a process.
-pub fn input(listener: &UnixListener) -> std::io::Result<Stdio> {
-    Ok(Stdio::from(OwnedFd::from(listener.try_clone()?)))
 }
 
 /// Reads the reports until the process ends, begins to serve the image, or the handle is dropped.

@@ -16,7 +16,7 @@ use rbd::{Invocation, Mark, Purpose, Status, show_mark_id};
 use seam::DiskError;
 use tokio::sync::oneshot;
 
-use super::standby::{OrderedService, Process, input};
+use super::standby::{OrderedService, Process};
 use super::{HelperPlan, Shared};
 use logging::{self as log, VOLUME};
 
@@ -153,7 +153,7 @@ impl Supervisor {
             Some(expected) => Purpose::Again { expected, reads_log: self.plan.reads_log },
             None => self.plan.purpose(),
         };
-        let child = spawn_helper(&invocation_of(&self.plan, purpose), input(listener)?, its_end)?;
+        let child = spawn_helper(&self.plan, purpose, listener, its_end)?;
         Ok((child, BufReader::new(control)))
     }
 
@@ -240,11 +240,16 @@ pub fn invocation_of(HelperPlan { image, folder, host, log, .. }: &HelperPlan, p
     Invocation { image: image.to_string(), folder: folder.join(RECORDS_FOLDER), host, log, purpose }
 }
 
-/// Starts the program.
-pub fn spawn_helper(invocation: &Invocation, input: Stdio, control: UnixStream) -> io::Result<Child> {
+/// Starts the program for a plan, with the listening socket as its standard input.
+pub fn spawn_helper(
+    plan: &HelperPlan,
+    purpose: Purpose,
+    listener: &UnixListener,
+    control: UnixStream,
+) -> io::Result<Child> {
     Command::new(program()?)
-        .args(invocation.arguments())
-        .stdin(input)
+        .args(invocation_of(plan, purpose).arguments())
+        .stdin(Stdio::from(OwnedFd::from(listener.try_clone()?)))
         .stdout(Stdio::from(OwnedFd::from(control)))
         // A terminal's interrupt is for the daemon alone.
         .process_group(0)
