@@ -11,8 +11,8 @@ use tokio::sync::watch;
 
 use super::fleet_link::FleetLink;
 
-/// Pause between two requests to a host.
-const ASK_PAUSE: Duration = Duration::from_secs(10);
+/// Pause between two requests to a host. They are those of `fleet hosts`, which hosts of earlier versions answer too.
+const ASK_PAUSE: Duration = Duration::from_secs(15);
 /// Time for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -37,7 +37,7 @@ impl FleetPeers {
             for peer in link.peers() {
                 self.add(peer.host);
             }
-            let answers = link.ask_all(ANSWER_TIMEOUT, &Request::FleetVersion {}).await;
+            let answers = link.ask_all(ANSWER_TIMEOUT, &Request::FleetHost {}).await;
             let hosts: Vec<String> = answers.iter().map(|(peer, _)| peer.host.clone()).collect();
             self.0.borrow_mut().retain(|host, _| hosts.contains(host));
             for (peer, answer) in answers {

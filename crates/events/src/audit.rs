@@ -174,7 +174,6 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         | Request::Configuration {}
         | Request::FleetHosts {}
         | Request::FleetHost {}
-        | Request::FleetVersion {}
         | Request::FleetForward { .. }
         | Request::FleetDestage { .. }
         | Request::JobList {}

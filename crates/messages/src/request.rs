@@ -446,8 +446,6 @@ pub enum Request {
     FleetHosts {},
     /// This host with its volumes on shared storage; other hosts ask.
     FleetHost {},
-    /// This host without its volumes; other hosts ask every ten seconds.
-    FleetVersion {},
     /// By another host: the export of the volume on this image. In a tunnel the bytes of the NBD server follow.
     FleetForward {
         /// Identity of the image: its cluster, pool, namespace and ID.

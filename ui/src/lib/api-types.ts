@@ -515,7 +515,7 @@ export interface components {
       /** @description Its volumes. */
       volumes?: components['schemas']['FleetVolumeReport'][];
     };
-    /** @description Another host of the fleet, as its last answers show it. It is asked every ten seconds. */
+    /** @description Another host of the fleet, as its last answers show it. It is asked every 15 seconds. */
     FleetPeerReport: {
       /** @description The reason why it has not answered the last request; null if it has. */
       error: string | null;

@@ -21,17 +21,12 @@ const CLAIM_TIMEOUT: Duration = Duration::from_secs(30);
 impl Daemon {
     /// This host, with its volumes that several hosts can have.
     pub(super) async fn host_report(&self) -> FleetHostReport {
-        let volumes = FleetVolumeReport::of(&self.volume_reports().await);
-        FleetHostReport { volumes, ..self.host_without_volumes() }
-    }
-
-    /// This host.
-    pub(super) fn host_without_volumes(&self) -> FleetHostReport {
         FleetHostReport {
             host: self.settings.current().fleet.host.clone(),
             address: self.fleet_link.address(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            ..FleetHostReport::default()
+            error: None,
+            volumes: FleetVolumeReport::of(&self.volume_reports().await),
         }
     }
 

@@ -27,7 +27,6 @@ impl Handler for LinkHandler {
         log::debug!(target: FLEET, client = actor.show(), "request: {request:?}");
         match request {
             Request::FleetHost {}
-            | Request::FleetVersion {}
             | Request::FleetForward { .. }
             | Request::FleetDestage { .. }
             | Request::FleetRelease { .. }

@@ -340,7 +340,6 @@ impl Daemon {
             Request::VolumeAdopt { name, give_up, discard_dirty } => self.adopt(&name, give_up, discard_dirty).await,
             Request::FleetHosts {} => Ok(Answer::FleetHosts(self.host_reports().await)),
             Request::FleetHost {} => Ok(Answer::FleetHost(Box::new(self.host_report().await))),
-            Request::FleetVersion {} => Ok(Answer::FleetHost(Box::new(self.host_without_volumes()))),
             Request::FleetForward { image, ownership } => {
                 self.owned_volume(&image, ownership).map(|(name, _)| Answer::Said(vec![name]))
             }

@@ -93,7 +93,7 @@ pub struct FleetHostReport {
     pub volumes: Vec<FleetVolumeReport>,
 }
 
-/// Another host of the fleet, as its last answers show it. It is asked every ten seconds.
+/// Another host of the fleet, as its last answers show it. It is asked every 15 seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FleetPeerReport {
     /// Its name.
