@@ -17,6 +17,7 @@ use seam::{BLOCK_BYTES, Disk, DiskError, Nanos, Seam};
 use crate::log::pieces_of;
 use crate::shard::core_state::CoreState;
 use crate::spec::Sabotage;
+use crate::volume::transfer::RetainedBlocks;
 use crate::{
     Backing, CacheMode, CoreSpec, CoreStats, DatastoreSpec, DatastoreStats, RequestError, Volume, VolumeSpec,
     WritePolicy, WriteSource,
@@ -367,19 +368,24 @@ impl<S: Seam> Core<S> {
         Ok(())
     }
 
-    /// Detaches a volume whose clients stay connected: their requests wait for the successor of the volume that is
-    /// returned. On an error it stays attached.
-    pub async fn detach_for_successor(&self, name: &str) -> Result<Volume<S>, RequestError> {
+    /// As [`Core::detach`] for a volume that the next owner of its backing will serve: its blocks stay in memory.
+    pub async fn detach_retaining(&self, name: &str) -> Result<RetainedBlocks<S>, RequestError> {
+        let volume = self.find(name).ok_or(RequestError::Invalid)?;
+        volume.drain_retaining().await?;
+        self.remove(&volume);
+        // The blocks hold the volume's state, and with it the disk.
+        volume.shard().disk.abandon();
+        Ok(RetainedBlocks::new(volume.shard().clone()))
+    }
+
+    /// As [`Core::detach_retaining`] for a volume whose clients stay connected: their requests wait for the successor of
+    /// the volume that is returned.
+    pub async fn detach_for_successor(&self, name: &str) -> Result<(Volume<S>, RetainedBlocks<S>), RequestError> {
         let volume = self.find(name).ok_or(RequestError::Invalid)?;
         volume.expect_successor();
-        if let Err(error) = volume.drain().await {
-            volume.cancel_succession();
-            return Err(error);
-        }
-        self.remove(&volume);
-        // Its clients hold the volume, and with it the disk.
-        volume.shard().disk.abandon();
-        Ok(volume)
+        let detached = self.detach_retaining(name).await;
+        let retained = detached.inspect_err(|_| volume.cancel_succession())?;
+        Ok((volume, retained))
     }
 
     /// Ends a volume on standby, whose clients stay connected as in [`Core::detach_for_successor`]; `None` if there is

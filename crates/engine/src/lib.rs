@@ -76,3 +76,4 @@ pub use stats::{
 };
 pub use volume::Volume;
 pub use volume::range_lock::RangeLocks;
+pub use volume::transfer::{RetainedBatch, RetainedBlocks, RetainedPosition};

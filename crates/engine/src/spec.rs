@@ -221,6 +221,8 @@ pub enum Sabotage {
     ShareOtherContent,
     /// A backing is not marked when its volume begins to use the flash log (R6).
     NoUndestagedMark,
+    /// A block of the former owner is admitted although it was changed since (R2).
+    TransferOverWrite,
 }
 
 impl Sabotage {
@@ -266,6 +268,12 @@ pub struct VolumeSpec {
     /// Another host owns the content, and its backing forwards reads to that host. Changes wait for the volume's
     /// successor, and a flush has nothing to do.
     pub is_standby: bool,
+    /// Blocks that the former owner has in memory may be admitted ([`Volume::admit_transferred`]), until
+    /// [`Volume::end_transfer`].
+    ///
+    /// [`Volume::admit_transferred`]: crate::Volume::admit_transferred
+    /// [`Volume::end_transfer`]: crate::Volume::end_transfer
+    pub awaits_transfer: bool,
 }
 
 /// Clients that may still rely on lost writes: acknowledged, covered by no flush, and lost when an earlier daemon
@@ -358,6 +366,7 @@ impl VolumeSpec {
             allows_log: true,
             unflushed_loss: UnflushedLoss::None,
             is_standby: false,
+            awaits_transfer: false,
         }
     }
 }

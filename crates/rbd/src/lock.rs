@@ -20,7 +20,7 @@ use super::lease::Lease;
 use super::locality::Locality;
 use super::owner_record::{
     ACQUISITION_MAX, CLIENTS_WAIT_MAX, Interruption, KnownRecord, OwnerRecord, Sighting, continues, has_owner_lock,
-    is_free, is_handed_over, is_undisturbed, living_owner, stranger,
+    is_free, is_handed_over, is_undisturbed, living_owner, released_version, stranger,
 };
 use super::record_file::RecordFile;
 use super::standing::{Facts, Standing, report_of, standing};
@@ -206,6 +206,8 @@ pub struct OwnedLock {
     owner: ImageOwner,
     /// The data of another host's mark.
     foreign: Option<ForeignData>,
+    /// Version of the header when the release of the image was found.
+    released_version: Option<u64>,
     /// The data of the mark that the record names was destaged by another host. The number is used up.
     is_destaged: bool,
     /// The data of that mark is of an earlier lineage: nobody else may destage it.
@@ -372,6 +374,7 @@ pub fn acquire(
     let kept_number = expected.and(known.as_ref()).and_then(|known| known.record.undestaged);
     let is_newest = interruption.is_none() || is_handed_over(&first, &before, header_version, duration, &after, &own);
     let is_outdated = own_mark.is_some() && interruption.is_some();
+    let released_version = released_version(&before, header_version, duration, &after, &own);
     let foreign = match start.check(mark.filter(|_| own_mark.is_none()), is_newest) {
         Ok(foreign) => foreign,
         Err(error) => {
@@ -420,7 +423,17 @@ pub fn acquire(
         ..OwnerRecord::unowned(file.id().clone())
     };
     let (is_destaged, log) = (destaged.is_some(), log.map(str::to_owned));
-    let lock = OwnedLock { file, record, owner, foreign, is_destaged, is_outdated, log, folder: folder_text.clone() };
+    let lock = OwnedLock {
+        file,
+        record,
+        owner,
+        foreign,
+        released_version,
+        is_destaged,
+        is_outdated,
+        log,
+        folder: folder_text.clone(),
+    };
     // Before the ownership is recorded: it would prove to a later take-over that data of the log is the newest.
     if lock.given_up().is_some() {
         remove_mark(image)?;
@@ -455,6 +468,11 @@ impl OwnedLock {
             Some(ForeignData::InLog(mark)) => Some(mark),
             Some(ForeignData::GivenUp(_)) | None => None,
         }
+    }
+
+    /// Version of the header when the release of the image was found ([`released_version`]).
+    pub fn released_version(&self) -> Option<u64> {
+        self.released_version
     }
 
     /// True if another host has destaged all data that this host had marked as undestaged before.
@@ -538,11 +556,13 @@ impl OwnedLock {
 
     /// Releases the lock, and records the header's version: it proves at the next start that no other client has
     /// acquired the lock since. No request may be in flight. After a loss, the caller just closes the image.
-    pub fn release(&mut self, image: &Image) -> Result<(), LockError> {
+    /// Returns the version.
+    pub fn release(&mut self, image: &Image) -> Result<Option<u64>, LockError> {
         // Waits for updates of the time stamps in the header too.
         image.flush()?;
         self.record.released = image.unlock()?;
-        self.file.write(&self.record).map_err(|error| LockError::Record(self.folder.clone(), error))
+        self.file.write(&self.record).map_err(|error| LockError::Record(self.folder.clone(), error))?;
+        Ok(self.record.released)
     }
 }
 

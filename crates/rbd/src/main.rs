@@ -138,7 +138,7 @@ fn serve(
     }
     let (lock, lease) = lock::acquire(&image, &identity, site, start, control)?;
     let (record, given_up, is_destaged) = (lock.record().clone(), lock.given_up(), lock.is_destaged());
-    let (epoch, log_to_read) = (lock.epoch(), lock.log_to_read().cloned());
+    let (epoch, released_version, log_to_read) = (lock.epoch(), lock.released_version(), lock.log_to_read().cloned());
     let lock = Arc::new(Mutex::new(lock));
     let ownership = ownership::watch(&image, Arc::clone(&lock), Arc::clone(control), lease)?;
     wait_for_former_owner(record.serve_after_ms, control);
@@ -146,7 +146,15 @@ fn serve(
     let (image_owned, reason) = (Expected { identity, lineage: record.lineage }, record.reason);
     let proven_ms = ownership.proven_ms();
     log_to_read.into_iter().for_each(|mark| control.send(&Status::LogToRead(mark)));
-    control.send(&Status::Ready(Ownership { image: image_owned, proven_ms, given_up, epoch, is_destaged, reason }));
+    control.send(&Status::Ready(Ownership {
+        image: image_owned,
+        proven_ms,
+        given_up,
+        epoch,
+        is_destaged,
+        released_version,
+        reason,
+    }));
     ownership.obey(marks, &image, &lock);
     let served = server::serve_until_closed(&image, &ownership, control);
     let image = into_only_handle(image);
@@ -156,9 +164,10 @@ fn serve(
         let mut lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
         let ordered = closed.recv_timeout(ORDERS_TIMEOUT).ok().flatten();
         let recorded = ordered.map(|release| lock.record_release(&image, &release));
-        lock.release(&image)?;
+        let version = lock.release(&image)?;
         recorded.into_iter().for_each(|recorded| {
-            control.send(&recorded.map_or_else(|error| Status::NotReleased(error.to_string()), |()| Status::Released));
+            let failed = |error: lock::LockError| Status::NotReleased(error.to_string());
+            control.send(&recorded.map_or_else(failed, |()| Status::Released(version)));
         });
     }
     Ok(served?)

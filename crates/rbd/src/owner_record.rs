@@ -366,6 +366,27 @@ pub fn is_handed_over(
         && duration <= ACQUISITION_MAX
 }
 
+/// Version of the header of a released image, if no client can have had the lock between the look `before` and the client
+/// at `own`, which has it `after` its acquisition; the header had the version `header_version` just before that. The
+/// former owner may still be closing the image.
+pub fn released_version(
+    before: &Sighting,
+    header_version: u64,
+    duration: Duration,
+    after: &Sighting,
+    own: &str,
+) -> Option<u64> {
+    let former = before.recorded.as_ref().filter(|owner| owner.release.is_some())?;
+    let is_known = |address: &String| address == own || *address == former.address;
+    let is_continuous = before.lock.is_none()
+        && after.lock.as_deref() == Some(own)
+        && after.recorded == before.recorded
+        && [before, after].iter().all(|look| look.clients.iter().all(is_known))
+        && header_version == before.header_version
+        && duration <= ACQUISITION_MAX;
+    is_continuous.then_some(header_version)
+}
+
 /// A client of another machine or program that has the image open.
 pub fn stranger(known: Option<&KnownRecord>, now: &Sighting) -> Option<String> {
     now.clients.iter().find(|address| !is_own(known, address)).cloned()
@@ -383,6 +404,8 @@ fn is_own(known: Option<&KnownRecord>, address: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rbd::Release;
+
     use super::*;
 
     const OWN: &str = "10.0.0.1:0/1";
@@ -465,6 +488,31 @@ mod tests {
         assert!(!is_newest(&dead, &broken, 44, 1, &others));
         assert!(!is_newest(&dead, &broken, 44, 1, &Sighting { lock: None, ..taken.clone() }));
         assert!(!is_newest(&dead, &broken, 44, 1, &Sighting { recorded: owner(8), ..taken }));
+    }
+
+    #[test]
+    fn release_is_the_last_change_only_if_no_client_came_between() {
+        const NEXT: &str = "10.0.0.3:0/3";
+        let released = owner(7).map(|owner| ImageOwner { release: Some(Release::Any), ..owner });
+        let free = Sighting { recorded: released.clone(), ..sighting(None, 41) };
+        let taken = Sighting { recorded: released, clients: vec![NEXT.to_owned()], ..sighting(Some(NEXT), 42) };
+        let beside = |look: &Sighting, client: &str| {
+            let clients = look.clients.iter().cloned().chain([client.to_owned()]).collect();
+            Sighting { clients, ..look.clone() }
+        };
+        let version = |before: &Sighting, version, seconds, after: &Sighting| {
+            released_version(before, version, Duration::from_secs(seconds), after, NEXT)
+        };
+        assert_eq!(version(&free, 41, 1, &taken), Some(41));
+        assert_eq!(version(&beside(&free, OWN), 41, 1, &beside(&taken, OWN)), Some(41), "the former owner closes it");
+        assert_eq!(version(&free, 42, 1, &taken), None, "another client has changed the header");
+        assert_eq!(version(&free, 41, 13, &taken), None, "one may have come and gone");
+        assert_eq!(version(&Sighting { recorded: owner(7), ..free.clone() }, 41, 1, &taken), None, "not released");
+        assert_eq!(version(&Sighting { lock: Some(OTHER.to_owned()), ..free.clone() }, 41, 1, &taken), None);
+        assert_eq!(version(&beside(&free, OTHER), 41, 1, &taken), None);
+        assert_eq!(version(&free, 41, 1, &beside(&taken, OTHER)), None);
+        assert_eq!(version(&free, 41, 1, &Sighting { recorded: owner(8), ..taken.clone() }), None);
+        assert_eq!(version(&free, 41, 1, &Sighting { lock: Some(OTHER.to_owned()), ..taken }), None);
     }
 
     #[test]

@@ -18,24 +18,28 @@ pub struct Ownership {
     pub epoch: u64,
     /// All data that this host had marked as undestaged before is in the image: another host has destaged it.
     pub is_destaged: bool,
+    /// Version of the image's header when its release was found, if no other client can have written since: the former
+    /// owner proves with it that the release was its own.
+    pub released_version: Option<u64>,
     /// Why another lineage ended with this one; empty if this is the first one.
     pub reason: String,
 }
 
-/// In place of the number of a mark.
+/// In place of a number.
 const NONE: &str = "-";
 
 impl Ownership {
     /// The ownership as words.
     fn encode(&self) -> String {
-        let Ownership { image, proven_ms, given_up, epoch, is_destaged, reason } = self;
+        let Ownership { image, proven_ms, given_up, epoch, is_destaged, released_version, reason } = self;
         let (identity, lineage) = (&image.identity, image.show_lineage());
         let given_up = given_up.map_or_else(|| NONE.to_owned(), show_mark_id);
-        format!("{identity} {lineage} {proven_ms} {given_up} {epoch} {is_destaged} {reason}")
+        let released = show_version(*released_version);
+        format!("{identity} {lineage} {proven_ms} {given_up} {epoch} {is_destaged} {released} {reason}")
     }
 
     fn parse(text: &str) -> Option<Ownership> {
-        let mut words = text.splitn(7, ' ');
+        let mut words = text.splitn(8, ' ');
         let image = Expected::parse(words.next()?, words.next()?)?;
         let proven_ms = words.next()?.parse().ok()?;
         let given_up = match words.next()? {
@@ -44,8 +48,20 @@ impl Ownership {
         };
         let epoch = words.next()?.parse().ok()?;
         let is_destaged = words.next()?.parse().ok()?;
+        let released_version = parse_version(words.next()?)?;
         let reason = words.next().unwrap_or("").to_owned();
-        Some(Ownership { image, proven_ms, given_up, epoch, is_destaged, reason })
+        Some(Ownership { image, proven_ms, given_up, epoch, is_destaged, released_version, reason })
+    }
+}
+
+fn show_version(version: Option<u64>) -> String {
+    version.map_or_else(|| NONE.to_owned(), |version| version.to_string())
+}
+
+fn parse_version(word: &str) -> Option<Option<u64>> {
+    match word {
+        NONE => Some(None),
+        version => Some(Some(version.parse().ok()?)),
     }
 }
 
@@ -73,8 +89,8 @@ pub enum Status {
     LogToRead(Mark),
     /// Another host owns the image; a process that was to serve it ends.
     Standby(StandbyReport),
-    /// The image was released for a move; the process ends.
-    Released,
+    /// The image was released for a move, which gave its header this version if it is known; the process ends.
+    Released(Option<u64>),
     /// It was not, for this reason; the process ends.
     NotReleased(String),
     /// The exclusive lock is lost. All requests fail from now on.
@@ -94,7 +110,7 @@ impl Status {
             Status::Undestaged(mark) => format!("undestaged {} {}", show_mark_id(mark.id), mark.encode_place()),
             Status::LogToRead(mark) => format!("log-to-read {} {}", show_mark_id(mark.id), mark.encode_place()),
             Status::Standby(report) => format!("standby {}", report.encode()),
-            Status::Released => "released".to_owned(),
+            Status::Released(version) => format!("released {}", show_version(*version)),
             Status::NotReleased(text) => format!("not-released {text}"),
             Status::Failed(text) => format!("failed {text}"),
             Status::Lost(text) => format!("lost {text}"),
@@ -105,9 +121,6 @@ impl Status {
 
     /// Parses a line; `None` if it is no message.
     pub fn parse(line: &str) -> Option<Status> {
-        if line == "released" {
-            return Some(Status::Released);
-        }
         let (kind, text) = line.split_once(' ')?;
         let text = text.to_owned();
         Some(match kind {
@@ -123,6 +136,7 @@ impl Status {
             "undestaged" => Status::Undestaged(parse_mark(&text)?),
             "log-to-read" => Status::LogToRead(parse_mark(&text)?),
             "standby" => Status::Standby(StandbyReport::parse(&text)?),
+            "released" => Status::Released(parse_version(&text)?),
             "not-released" => Status::NotReleased(text),
             "failed" => Status::Failed(text),
             "lost" => Status::Lost(text),
@@ -146,18 +160,27 @@ mod tests {
         let image = Expected { identity: "rbd:f/1/a".to_owned(), lineage: 7 };
         assert_eq!(Expected::parse(&image.identity, &image.show_lineage()), Some(image.clone()));
         assert_eq!(image.image_id(), Some("a"));
-        let ownership = Ownership { image, proven_ms: 5, given_up: None, epoch: 4, is_destaged: false, reason: text() };
+        let ownership = Ownership {
+            image,
+            proven_ms: 5,
+            given_up: None,
+            epoch: 4,
+            is_destaged: false,
+            released_version: None,
+            reason: text(),
+        };
         let mark = Mark::parse(9, "alpha vms/ns/log");
         let report =
             StandbyReport::parse("3 true any record rbd:fsid/2/web alpha 0000000000000009 beta").expect("a report");
         for status in [
             Status::Progress(text()),
             Status::Ready(Ownership { reason: String::new(), ..ownership.clone() }),
-            Status::Ready(Ownership { given_up: Some(9), is_destaged: true, ..ownership }),
+            Status::Ready(Ownership { given_up: Some(9), is_destaged: true, released_version: Some(6), ..ownership }),
             Status::LogToRead(mark.clone()),
             Status::Undestaged(Mark { log: None, ..mark.clone() }),
             Status::Standby(report),
-            Status::Released,
+            Status::Released(Some(7)),
+            Status::Released(None),
             Status::NotReleased(text()),
             Status::Renewed(8),
             Status::Busy(text()),

@@ -104,6 +104,8 @@ pub struct OpenFacts {
     pub is_destaged: bool,
     /// Number of the ownership of an image that several hosts reach.
     pub ownership: Option<u64>,
+    /// Version of its header when its release was found ([`RbdHelper::released_version`]).
+    pub released_version: Option<u64>,
     /// The superblocks of a pool on a file or block device.
     pub group_content: GroupContent,
 }
@@ -111,7 +113,7 @@ pub struct OpenFacts {
 /// Opens the storage that `plan` describes on this core.
 pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing<RealSeam>, OpenFacts), DiskError> {
     let (mut nbd_devices_below, mut group_content) = (Vec::new(), GroupContent::NoGroup);
-    let (mut given_up, mut ownership, mut is_destaged) = (None, None, false);
+    let (mut given_up, mut ownership, mut released_version, mut is_destaged) = (None, None, None, false);
     let backing = match &plan.backing {
         BackingTarget::Path(path) => {
             let disk = open_path(&local.seam, plan, path.clone()).await?;
@@ -128,6 +130,7 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
         BackingTarget::Rbd(helper_plan) => {
             let helper = RbdHelper::start(helper_plan, plan.limit).await?;
             (given_up, ownership, is_destaged) = (helper.given_up(), helper.epoch(), helper.is_destaged());
+            released_version = helper.released_version();
             let options = NbdOptions { read_only: plan.read_only, ..image_options() };
             Backing::nbd(connect_image(&local.seam, &helper_plan.image, helper, options).await?)
         }
@@ -165,6 +168,7 @@ pub async fn open_backing(local: &CoreLocal, plan: &OpenPlan) -> Result<(Backing
         given_up,
         is_destaged,
         ownership,
+        released_version,
         group_content,
     };
     Ok((backing, facts))

@@ -31,9 +31,10 @@ pub fn hold(image: &ImageSpec) -> Option<HeldHelper> {
 }
 
 impl HeldHelper {
-    /// Releases the image, whose volume is detached and complete, and ends the process. On an error nobody knows
-    /// whether the release is recorded in the image: the next start of a helper finds out.
-    pub async fn release(self, release: &Release) -> Result<(), String> {
+    /// Releases the image, whose volume is detached and complete, and ends the process. Returns the version that the
+    /// image's header had then, if it is known. On an error nobody knows whether the release is recorded in the image:
+    /// the next start of a helper finds out.
+    pub async fn release(self, release: &Release) -> Result<Option<u64>, String> {
         let (ended, end) = oneshot::channel();
         *self.shared.released.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
         // The process is not started again.
@@ -85,10 +86,10 @@ mod tests {
         let answer = std::thread::spawn(move || {
             let mut received = String::new();
             helper.read_to_string(&mut received).expect("the channel is closed");
-            shared.end_release(Ok(()));
+            shared.end_release(Ok(Some(7)));
             received
         });
-        assert_eq!(held.release(&Release::To("beta".to_owned())).await, Ok(()));
+        assert_eq!(held.release(&Release::To("beta".to_owned())).await, Ok(Some(7)));
         assert_eq!(answer.join().expect("no panic"), "release to:beta\n");
     }
 

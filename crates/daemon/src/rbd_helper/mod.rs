@@ -58,8 +58,8 @@ struct Shared {
     closing: AtomicBool,
     /// The process outlives the handle, until the hold on it ends.
     held: AtomicBool,
-    /// Gets the answer to an order to release the image.
-    released: Mutex<Option<oneshot::Sender<Result<(), String>>>>,
+    /// Gets the answer to an order to release the image: the version of its header then.
+    released: Mutex<Option<oneshot::Sender<Result<Option<u64>, String>>>>,
 }
 
 impl Shared {
@@ -104,7 +104,7 @@ impl Shared {
     }
 
     /// Passes on the answer to an order to release the image.
-    fn end_release(&self, result: Result<(), String>) {
+    fn end_release(&self, result: Result<Option<u64>, String>) {
         let waiting = self.released.lock().unwrap_or_else(PoisonError::into_inner).take();
         // The receiver has given up if this fails.
         let (Ok(()) | Err(_)) = waiting.map_or(Ok(()), |waiting| waiting.send(result));
@@ -238,6 +238,12 @@ impl RbdHelper {
     /// Number of the ownership among those of the image.
     pub fn epoch(&self) -> Option<u64> {
         self.shared.ownership.get().map(|ownership| ownership.epoch)
+    }
+
+    /// Version of the image's header when its release by the former owner was found, if no other client can have written
+    /// since.
+    pub fn released_version(&self) -> Option<u64> {
+        self.shared.ownership.get().and_then(|ownership| ownership.released_version)
     }
 
     /// The socket at which the process serves the image.

@@ -276,9 +276,9 @@ mod tests {
         let (mut child, mut reports) = process_begun.expect("it has begun");
         assert!(shared.state().report.is_none(), "a report from before the order permits no claim");
         drop(StandbyWatch { shared: Arc::clone(&shared), started_at: Instant::now() });
-        say(&process, &Status::Released);
+        say(&process, &Status::Released(None));
         let line = rbd::read_line(&mut reports).expect("the channel is open");
-        assert_eq!(line.as_deref().map(Status::parse), Some(Some(Status::Released)));
+        assert_eq!(line.as_deref().map(Status::parse), Some(Some(Status::Released(None))));
         assert!(socket.exists());
         following.join().expect("no panic");
         drop(process);

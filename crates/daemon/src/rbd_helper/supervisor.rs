@@ -203,7 +203,7 @@ impl Supervisor {
                     let (owner, report) = (report.owner.clone(), report.encode());
                     return Outcome::NotServed(DiskError::Standby { owner, report });
                 }
-                Status::Released => self.shared.end_release(Ok(())),
+                Status::Released(version) => self.shared.end_release(Ok(version)),
                 Status::NotReleased(text) => self.shared.end_release(Err(text)),
                 Status::LogToRead(mark) => {
                     self.shared.log_to_read.get_or_init(|| mark);
@@ -309,7 +309,15 @@ mod tests {
     fn ready() -> Status {
         let image = Expected { identity: "rbd:f/1/a".to_owned(), lineage: 7 };
         let (given_up, is_destaged, reason) = (None, false, String::new());
-        Status::Ready(Ownership { image, proven_ms: 5, given_up, epoch: 1, is_destaged, reason })
+        Status::Ready(Ownership {
+            image,
+            proven_ms: 5,
+            given_up,
+            epoch: 1,
+            is_destaged,
+            released_version: None,
+            reason,
+        })
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub use flash::{BlockNo, PageNo};
 pub use slot::{BLOCKS_PER_PAGE, Sectors, Slot, SlotRef, UnflushedWrite};
 
 use crate::page_hash::hash_key;
-use crate::policy::{Clock2Q, InsertKind, Policy};
+use crate::policy::{Clock2Q, InsertKind, Policy, PolicyPart};
 use index::Index;
 use persist::TagUpdates;
 pub use usage::VolumeUsage;
@@ -133,6 +133,11 @@ impl<S: Seam> MemoryCache<S> {
     pub fn resolve(&self, slot: SlotRef) -> Option<u32> {
         let current = &self.slots[slot.id as usize];
         (current.generation == slot.generation && current.data.is_some()).then_some(slot.id)
+    }
+
+    /// The part of the policy that a slot in use is in.
+    pub fn part(&self, slot: u32) -> PolicyPart {
+        self.policy.part(slot)
     }
 
     /// Records a use.

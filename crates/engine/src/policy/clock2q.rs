@@ -14,7 +14,7 @@
 use super::history::History;
 use super::list::{LinkedList, Links};
 use super::return_filter::{Origin, ReturnFilter};
-use super::{InsertKind, Policy};
+use super::{InsertKind, Policy, PolicyPart};
 
 /// Target length of probation in percent of the capacity.
 const PROBATION_PERCENT: usize = 5;
@@ -219,6 +219,7 @@ impl Policy for Clock2Q {
         let origin = if admit == InsertKind::Normal { self.origin_of_return(key) } else { None };
         let (queue, window_start) = match admit {
             InsertKind::Normal if origin.is_some() => (Queue::Main, self.accesses),
+            InsertKind::Reused => (Queue::Main, self.accesses),
             InsertKind::Normal => {
                 self.insertions = self.insertions.wrapping_add(1);
                 (Queue::Probation, self.insertions)
@@ -227,6 +228,13 @@ impl Policy for Clock2Q {
         };
         self.entries[slot as usize] = Entry { origin, ..Entry::new(volume, key, queue, window_start) };
         self.link(slot);
+    }
+
+    fn part(&self, slot: u32) -> PolicyPart {
+        match self.entries[slot as usize].queue {
+            Queue::Main => PolicyPart::Main,
+            Queue::Probation | Queue::Stream => PolicyPart::Probation,
+        }
     }
 
     fn record_hit(&mut self, slot: u32) {

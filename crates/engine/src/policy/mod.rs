@@ -20,6 +20,17 @@ pub enum InsertKind {
     Normal,
     /// Part of a sequential stream: evicted first, and not recorded in the ghost list.
     Stream,
+    /// Used repeatedly where it was cached before.
+    Reused,
+}
+
+/// Part of a policy that a block is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyPart {
+    /// Blocks that were used repeatedly.
+    Main,
+    /// Blocks that have to prove themselves first, and those of streams.
+    Probation,
 }
 
 /// A replacement policy over slot numbers below a fixed capacity. A slot is known from `insert` until `remove` or until
@@ -27,6 +38,11 @@ pub enum InsertKind {
 pub trait Policy {
     /// A block of the volume with number `volume` now uses `slot`. Its address hashes to `key`.
     fn insert(&mut self, volume: u32, slot: u32, key: u64, admit: InsertKind);
+
+    /// The part that the block in a slot is in.
+    fn part(&self, _slot: u32) -> PolicyPart {
+        PolicyPart::Main
+    }
 
     /// The block was used.
     fn record_hit(&mut self, slot: u32);

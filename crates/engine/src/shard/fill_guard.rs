@@ -55,10 +55,13 @@ impl FillGuard {
 
 impl State {
     /// Invalidates these sectors in all fill guards: their newest content is no longer the backing's, so no fill may
-    /// install them (R2).
-    pub fn invalidate_fills(&self, blocks: Range<BlockNo>, sectors: Sectors) {
+    /// install them (R2). Copies that the volume's former owner has of the blocks are no longer admitted either.
+    pub fn invalidate_fills(&mut self, blocks: Range<BlockNo>, sectors: Sectors) {
         for guard in &self.fill_guards {
             guard.invalidate(&blocks, sectors);
+        }
+        if self.changed_blocks.as_mut().is_some_and(|changed| changed.add(&blocks).is_err()) {
+            self.changed_blocks = None;
         }
     }
 

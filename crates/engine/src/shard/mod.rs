@@ -1,5 +1,6 @@
 //! A volume's part on one core: its state, the transitions of its blocks, and its limits. The layers above work on it.
 
+pub mod changed_blocks;
 pub mod core_state;
 pub mod dirty_blocks;
 pub mod epochs;

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use flash::{CompletionNo, Epoch, Position};
 use seam::{Nanos, Seam};
 
+use super::changed_blocks::ChangedBlocks;
 use super::dirty_blocks::DirtyBlocks;
 use super::epochs::Epochs;
 use super::failures::Failures;
@@ -90,6 +91,8 @@ pub struct State {
     pub operations: Vec<Operation>,
     /// Fills and queries in flight (R2, docs/rules.md).
     pub fill_guards: Vec<Rc<FillGuard>>,
+    /// Blocks changed since the attach, while blocks of the volume's former owner can be admitted.
+    pub changed_blocks: Option<ChangedBlocks>,
     /// Requests that wait for the next write of a block, by block.
     pub write_waits: WriteWaits,
     /// Blocks and ranges (by first block) whose last write failed.

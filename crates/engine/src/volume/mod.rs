@@ -8,6 +8,7 @@ pub mod range_lock;
 mod requests;
 mod succession;
 pub mod tap;
+pub mod transfer;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,6 +21,7 @@ use crate::backing::{Dispatch, ReservationError};
 use crate::flash_tier::FlashTier;
 use crate::memory::{BlockNo, PREFETCHED_ENTRIES_MAX};
 use crate::policy::curve::VolumeCurveStats;
+use crate::shard::changed_blocks::ChangedBlocks;
 use crate::shard::core_state::CoreState;
 use crate::shard::flush_progress::BackgroundFlushes;
 use crate::shard::state::State;
@@ -121,6 +123,9 @@ impl<S: Seam> Volume<S> {
             disk: backing.disk,
             core,
         });
+        if spec.awaits_transfer {
+            shard.state.borrow_mut().changed_blocks = Some(ChangedBlocks::default());
+        }
         if shard.core.has_log() {
             let blocks_max = shard.seam().blocks_total();
             let survives_restart = shard.seam().survives_restart() && !shard.has_sabotage(Sabotage::OldRecords);
@@ -448,6 +453,21 @@ impl<S: Seam> Volume<S> {
     /// Refuses new requests, waits for the ones in progress, destages and flushes. After an error the volume goes on
     /// serving.
     pub async fn drain(&self) -> Result<(), RequestError> {
+        self.complete_backing().await?;
+        self.0.shard.drop_all_blocks();
+        self.0.shard.stop();
+        Ok(())
+    }
+
+    /// As [`Volume::drain`], but clean blocks stay in memory.
+    pub(crate) async fn drain_retaining(&self) -> Result<(), RequestError> {
+        self.complete_backing().await?;
+        self.0.shard.stop();
+        Ok(())
+    }
+
+    /// Refuses new requests, waits for the ones in progress, destages and flushes, for a drain.
+    async fn complete_backing(&self) -> Result<(), RequestError> {
         let closed = self.close().await?;
         let shard = &self.0.shard;
         shard.log_zero_ranges().await;
@@ -460,8 +480,6 @@ impl<S: Seam> Volume<S> {
         }
         shard.record_unknown_blocks().await;
         shard.remove_mark_within(UNMARK_TIMEOUT).await;
-        shard.drop_all_blocks();
-        shard.stop();
         Ok(())
     }
 

@@ -39,6 +39,7 @@ mod stream_bypass;
 mod stripes;
 mod successors;
 mod torture_regressions;
+mod transfers;
 mod uncongested;
 mod whole_blocks_only;
 mod world_is_freed;

@@ -56,7 +56,7 @@ fn requests_of_connected_clients_wait_for_the_successor() {
     });
     for _ in 0..3 {
         fixture.world.run_for(Nanos::from_millis(20)).unwrap();
-        let predecessor = fixture.world.block_on(fixture.core.detach_for_successor("disk")).unwrap();
+        let (predecessor, _) = fixture.world.block_on(fixture.core.detach_for_successor("disk")).unwrap();
         assert_eq!((predecessor.stats().dirty_bytes, volume.size_bytes()), (0, 4 * MIB));
         let before = written.get();
         fixture.world.run_for(Nanos::from_millis(20)).unwrap();
@@ -155,7 +155,7 @@ fn client_whose_volume_moved_away_reads_and_changes_nothing() {
     let client = attach_owner(&fixture, "disk", &disk, |_| ());
     let reader = client.for_client();
     fixture.world.block_on(write(&client, 0, 8, 7)).unwrap();
-    let predecessor = fixture.world.block_on(fixture.core.detach_for_successor("disk")).unwrap();
+    let (predecessor, _) = fixture.world.block_on(fixture.core.detach_for_successor("disk")).unwrap();
     predecessor.set_successor(attach_standby(&fixture, "disk", &disk));
     assert_eq!(fixture.world.block_on(read(&client, 0, 8)).unwrap(), [7; 8]);
     fixture.world.block_on(client.flush()).unwrap();
