@@ -1,11 +1,13 @@
 //! The next owner's side.
 
+use std::cell::Cell;
 use std::io;
 
 use engine::{BlockNo, Volume};
 use seam::{BLOCK_BYTES, BlockMut, BufferedReader, ByteStream, Nanos, SECTOR_BYTES, Seam};
 
 use super::{BATCH_BLOCKS_MAX, ENTRY_BYTES, HEADER_BYTES, checksum, part_of};
+use task_sync::within;
 
 /// Pause after a batch of 256 KiB: clients' requests come first, and a transfer takes at most 256 MiB a second.
 const PAUSE: Nanos = Nanos::from_millis(1);
@@ -43,28 +45,44 @@ pub enum ReceiveError {
     Checksum(u64),
 }
 
-/// Receives blocks of the former owner, and admits them, until it ends the stream or the volume has no room for more.
+/// Receives blocks of the former owner, and admits them, until it ends the stream, or the volume has no room for more or
+/// stops.
 pub async fn receive<S: Seam>(seam: &S, stream: S::Stream, volume: &Volume<S>) -> Result<Received, ReceiveError> {
+    let received = Cell::default();
+    // A volume that stops does not wait for the former owner.
+    match within(volume.wait_for_transfer_end(), receive_all(seam, stream, volume, &received)).await {
+        Some(Err(error)) => Err(error),
+        Some(Ok(())) | None => Ok(received.get()),
+    }
+}
+
+async fn receive_all<S: Seam>(
+    seam: &S,
+    stream: S::Stream,
+    volume: &Volume<S>,
+    received: &Cell<Received>,
+) -> Result<(), ReceiveError> {
     // The writer is held: its end would close the stream.
     let (reader, _writer) = stream.split();
     let mut reader = BufferedReader::new(reader, BUFFER_BYTES);
-    let mut received = Received::default();
-    while volume.awaits_transfer() {
+    loop {
         let header = read(&mut reader, HEADER_BYTES).await?;
         let number = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
         let (blocks, part) = (number(0), number(4));
         if blocks == 0 {
-            return Ok(Received { is_complete: true, ..received });
+            received.set(Received { is_complete: true, ..received.get() });
+            return Ok(());
         }
         let count = blocks as usize;
         let part = part_of(part).filter(|_| count <= BATCH_BLOCKS_MAX).ok_or(ReceiveError::Header { blocks, part })?;
         let entries = read(&mut reader, count * ENTRY_BYTES).await?;
         let mut buffers = volume.transfer_buffers(part, count);
         if buffers.len() < count {
-            return Ok(received);
+            return Ok(());
         }
         reader.read_blocks(&mut buffers).await?;
-        received.bytes += (count * BLOCK_BYTES) as u64;
+        let mut so_far = received.get();
+        so_far.bytes += (count * BLOCK_BYTES) as u64;
         for (entry, buffer) in entries.chunks(ENTRY_BYTES).zip(buffers) {
             let block = BlockNo(u64::from_le_bytes(entry[..8].try_into().expect("eight bytes")));
             let data = buffer.freeze();
@@ -72,12 +90,12 @@ pub async fn receive<S: Seam>(seam: &S, stream: S::Stream, volume: &Volume<S>) -
                 return Err(ReceiveError::Checksum(block.0));
             }
             if volume.admit_transferred(part, block, data) {
-                received.admitted_bytes += BLOCK_BYTES as u64;
+                so_far.admitted_bytes += BLOCK_BYTES as u64;
             }
+            received.set(so_far);
         }
         seam.sleep(PAUSE).await;
     }
-    Ok(received)
 }
 
 async fn read<S: Seam>(reader: &mut BufferedReader<S, ReaderOf<S>>, len: usize) -> io::Result<Vec<u8>> {

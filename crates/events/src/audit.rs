@@ -175,6 +175,7 @@ pub fn requested_change(request: &Request) -> Option<RequestedChange> {
         | Request::FleetHosts {}
         | Request::FleetHost {}
         | Request::FleetForward { .. }
+        | Request::FleetTransfer { .. }
         | Request::FleetDestage { .. }
         | Request::JobList {}
         | Request::DatastoreList {}

@@ -453,6 +453,15 @@ pub enum Request {
         /// Number of the ownership.
         ownership: u64,
     },
+    /// By another host, in a tunnel: the cached blocks of a volume that it has got from this host. They follow.
+    FleetTransfer {
+        /// Identity of the image.
+        image: String,
+        /// Number of this host's ownership, which has ended.
+        ownership: u64,
+        /// Version of the image's header between this ownership and the next one.
+        header_version: u64,
+    },
     /// By another host, before [`Request::FleetRelease`]: destage the volume while clients are served.
     FleetDestage {
         /// Identity of the image.

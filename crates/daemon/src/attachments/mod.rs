@@ -13,9 +13,10 @@ use std::time::Duration;
 use control::ProgressSender;
 use engine::{VolumeId, VolumeSpec};
 use messages::Failure;
+use rbd::Claim;
 use seam::real::PATH_TIMEOUT;
 
-use super::cores::{AttachOutcome, AttachRequest, ConnectedClients, Cores, DirtyData, LateAttach, OpenedBacking};
+use super::cores::{AttachOutcome, AttachRequest, CachedData, ConnectedClients, Cores, LateAttach, OpenedBacking};
 use super::flash::FlashLog;
 use super::forwarding::Forwarding;
 use super::iscsi_units::Units;
@@ -154,6 +155,7 @@ impl Attachments {
                             core,
                             geometry: facts.geometry,
                             ownership: facts.ownership,
+                            released_version: facts.released_version,
                         })
                     }
                 },
@@ -214,6 +216,7 @@ impl Attachments {
             qos: qos_of(record, config.qos).of_engine(),
             unflushed_loss: state::unflushed_loss(record, state.generation),
             allows_log: !self.flash.is_by_command() || record.is_some_and(|record| record.dirty_on_flash.is_some()),
+            awaits_transfer: self.volumes.claim_of(&config.name) == Some(Claim::Record),
             deferral_age: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
             ..VolumeSpec::new(&config.name, volume_id)
         }
@@ -228,24 +231,24 @@ impl Attachments {
 
     /// Detaches a volume and disconnects its clients ([`Cores::detach`](super::cores::Cores::detach)).
     pub async fn detach(&self, name: &str, core: usize, progress: &ProgressSender) -> Result<(), Failure> {
-        self.detach_from(ConnectedClients::Disconnect, name, core, progress).await
+        self.detach_from(ConnectedClients::Disconnect, CachedData::Destage, name, core, progress).await
     }
 
     /// As [`Attachments::detach`] for a volume whose backing is lost: its dirty data is discarded.
     pub async fn detach_lost(&self, name: &str, core: usize, progress: &ProgressSender) -> Result<(), Failure> {
-        let lost_before = self.records.lost_before(name);
-        self.cores.detach(name, core, ConnectedClients::Disconnect, DirtyData::Discard, lost_before, progress).await
+        self.detach_from(ConnectedClients::Disconnect, CachedData::Discard, name, core, progress).await
     }
 
-    /// As [`Attachments::detach`], with this treatment of its clients.
+    /// As [`Attachments::detach`], with this treatment of its clients and its data.
     pub async fn detach_from(
         &self,
         clients: ConnectedClients,
+        cached: CachedData,
         name: &str,
         core: usize,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
         let lost_before = self.records.lost_before(name);
-        self.cores.detach(name, core, clients, DirtyData::Destage, lost_before, progress).await
+        self.cores.detach(name, core, clients, cached, lost_before, progress).await
     }
 }

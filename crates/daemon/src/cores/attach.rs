@@ -211,6 +211,7 @@ async fn attach_within(local: Rc<CoreLocal>, core: usize, request: AttachRequest
 async fn attach_with_front_ends(local: &CoreLocal, backing: Backing<RealSeam>, request: AttachRequest) -> AttachResult {
     let AttachRequest { backing_key: _, spec, file_policy, unit, lost_before } = request;
     let name = spec.name.clone();
+    local.retained.drop_blocks(&name);
     // Boxed, because the compiler limits the depth of nested futures.
     let attached = attach_on_core(local, backing, spec, file_policy).boxed_local().await;
     if let (Ok(_), Some(volume)) = (&attached, local.engine.find(&name)) {

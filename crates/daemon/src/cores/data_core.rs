@@ -18,6 +18,7 @@ use super::super::iscsi::{IscsiSpec, create_server};
 use super::super::vhost_user::{VhostUser, VhostUserSpec};
 use super::pools::OpenPool;
 use super::standby::LinkExports;
+use super::transfer::RetainedVolumes;
 use task_sync::TaskMutex;
 
 /// Maximum number of connections of other hosts: one for each volume on standby there.
@@ -39,6 +40,8 @@ pub struct CoreLocal {
     pub link_exports: LinkExports,
     /// Detached volumes whose clients wait for the successor, by name.
     pub predecessors: RefCell<BTreeMap<String, Volume<RealSeam>>>,
+    /// Cached blocks of volumes that have moved to other hosts.
+    pub retained: RetainedVolumes,
     /// Its iSCSI server, if there is one.
     pub iscsi: Option<iscsi::Server<RealSeam>>,
     /// Its vhost-user server, if there is one.
@@ -123,6 +126,7 @@ impl DataCore {
                     link_server,
                     link_exports,
                     predecessors: RefCell::default(),
+                    retained: RetainedVolumes::default(),
                     iscsi,
                     vhost_user,
                     opened: RefCell::default(),

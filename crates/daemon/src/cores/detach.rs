@@ -27,12 +27,14 @@ pub enum ConnectedClients {
     Refuse(Failure),
 }
 
-/// Treatment of a volume's dirty data by a detach.
+/// Treatment of a volume's cached data by a detach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DirtyData {
-    /// Destages it.
+pub enum CachedData {
+    /// Destages what is dirty, and drops all.
     Destage,
-    /// Discards it: the backing is lost.
+    /// Destages what is dirty, and keeps the rest in memory for the next owner of the image.
+    Retain,
+    /// Discards all: the backing is lost.
     Discard,
 }
 
@@ -50,7 +52,7 @@ impl Cores {
         name: &str,
         core: usize,
         clients: ConnectedClients,
-        dirty: DirtyData,
+        cached: CachedData,
         lost_before: u64,
         progress: &ProgressSender,
     ) -> Result<(), Failure> {
@@ -85,13 +87,23 @@ impl Cores {
             };
             let other_hosts = local.link_server.disconnect(&volume, CLIENTS_TIMEOUT);
             futures_util::join!(nbd_clients, other_hosts, initiators, guests);
-            let detached = match dirty {
-                DirtyData::Destage if keeps_clients => {
+            let detached = match cached {
+                CachedData::Retain if keeps_clients => {
                     let detached = local.engine.detach_for_successor(&volume).await;
-                    detached.map(|volume| local.add_predecessor(volume))
+                    detached.map(|(predecessor, blocks)| {
+                        local.add_predecessor(predecessor);
+                        local.retained.add(&volume, blocks);
+                    })
                 }
-                DirtyData::Destage => local.engine.detach(&volume).await,
-                DirtyData::Discard => local.engine.detach_lost(&volume).await,
+                CachedData::Retain => {
+                    let detached = local.engine.detach_retaining(&volume).await;
+                    detached.map(|blocks| local.retained.add(&volume, blocks))
+                }
+                CachedData::Destage => {
+                    debug_assert!(!keeps_clients, "clients stay connected only if another host will own the image");
+                    local.engine.detach(&volume).await
+                }
+                CachedData::Discard => local.engine.detach_lost(&volume).await,
             };
             if let Err(error) = detached {
                 if let Some(served) = local.engine.find(&volume) {

@@ -11,6 +11,7 @@ mod open;
 mod pools;
 mod release;
 mod standby;
+mod transfer;
 mod volume;
 mod watchdog;
 
@@ -22,11 +23,12 @@ use messages::{ErrorKind, Failure};
 
 pub use self::attach::{AttachOutcome, AttachRequest, LateAttach, OpenedBacking};
 pub use self::data_core::{CoreEnded, CoreLocal, DataCore, DataCoreSpec};
-pub use self::detach::{CLIENTS_TIMEOUT, ConnectedClients, DirtyData};
+pub use self::detach::{CLIENTS_TIMEOUT, CachedData, ConnectedClients};
 pub use self::evidence::{ExaminationError, ExaminationResult, ExaminedVolume};
 pub use self::hang::unless_hung;
 pub use self::open::{BackingTarget, OpenFacts, OpenPlan, connect_image, image_options};
 pub use self::pools::{NewDevice, PoolTarget, PoolVolume, heat_path};
+pub use self::transfer::{Handover, TRANSFER_TIME};
 
 /// Time-out for a core's answer to a report; a core that exceeds it is reported as unresponsive.
 pub const CORE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -6,7 +6,7 @@ use messages::report::FleetReport;
 use messages::{Answer, ErrorKind, Failure};
 use rbd::{Claim, ImageSpec, Release, StandbyReport};
 
-use super::super::cores::ConnectedClients;
+use super::super::cores::{CachedData, ConnectedClients, Handover};
 use super::super::foreign_log::{ForeignData, destage_foreign_log};
 use super::super::rbd_helper::{HeldHelper, HelperPlan, hold};
 use super::super::volumes::{KnownVolume, Placement, VolumeStatus, standby_text};
@@ -276,27 +276,19 @@ impl Daemon {
             Failure::new(ErrorKind::Conflict, text)
         })?;
         self.volumes.set_status(name, VolumeStatus::Removing(placement.clone()));
-        if let Err(failure) = self.attachments.detach_from(clients, name, placement.core, progress).await {
+        if let Err(failure) =
+            self.attachments.detach_from(clients, CachedData::Retain, name, placement.core, progress).await
+        {
             self.volumes.set_status(name, VolumeStatus::Serving(placement.clone()));
             return Err(failure);
         }
         // The volume's record stays, for its settings and its LUN.
         self.records.change_or_log(|state| state.mark_clean(placement.volume_id));
-        let released = held.release(release).await;
-        let Err(reason) = released else {
-            // The next host waits for this one no longer; the next look at the image finds its owner.
-            let report = StandbyReport {
-                image: placement.identity.clone(),
-                owner: self.settings.current().fleet.host.clone(),
-                epoch: placement.ownership.unwrap_or(0),
-                has_client: false,
-                release: Some(release.clone()),
-                mark: None,
-                claim: None,
-            };
-            self.attachments.record_released(known, report).await;
-            return Ok(());
+        let reason = match held.release(release).await {
+            Ok(version) => return self.record_released(known, placement, release, version).await,
+            Err(reason) => reason,
         };
+        self.cores.drop_retained(name, placement.core).await;
         // The image decides: its helper finds the release there, or goes on with the volume.
         match self.attachments.attach(known.config.clone(), known.from_file, Acceptance::default()).await {
             Err(failure) if self.is_on_standby(name) => {
@@ -309,6 +301,38 @@ impl Daemon {
                 Err(Failure::new(ErrorKind::Failed, text))
             }
         }
+    }
+
+    /// Records the release of a volume's image, whose header got this version by it: the volume is on standby, and its
+    /// cached blocks are kept for the next owner.
+    async fn record_released(
+        &self,
+        known: &KnownVolume,
+        placement: &Placement,
+        release: &Release,
+        header_version: Option<u64>,
+    ) -> Result<(), Failure> {
+        let (name, image, ownership) =
+            (&known.config.name, placement.identity.clone(), placement.ownership.unwrap_or(0));
+        match header_version.filter(|_| !self.fleet_link.peers().is_empty()) {
+            Some(header_version) => {
+                let handover = Handover { image: image.clone(), ownership, header_version };
+                self.cores.keep_for_next_owner(name, placement.core, handover).await;
+            }
+            None => self.cores.drop_retained(name, placement.core).await,
+        }
+        // The next host waits for this one no longer; the next look at the image finds its owner.
+        let report = StandbyReport {
+            image,
+            owner: self.settings.current().fleet.host.clone(),
+            epoch: ownership,
+            has_client: false,
+            release: Some(release.clone()),
+            mark: None,
+            claim: None,
+        };
+        self.attachments.record_released(known, report).await;
+        Ok(())
     }
 
     /// A hold on the helper process of a volume that is to be removed, if its image can be owned by another host.

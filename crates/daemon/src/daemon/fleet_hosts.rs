@@ -120,6 +120,7 @@ impl Daemon {
                     target: VOLUME, volume = name,
                     "volume {name}: this host owns its image now; the volume is in service"
                 );
+                self.start_transfer(name, known.standby());
                 Ok(())
             }
             Err(failure) => {

@@ -8,7 +8,7 @@ use fleet_link::Tunnels;
 use messages::{Answer, ErrorKind, Failure, Request};
 use tokio::net::UnixStream;
 
-use super::super::cores::ConnectedClients;
+use super::super::cores::{ConnectedClients, Handover};
 use super::super::volumes::KnownVolume;
 use super::Daemon;
 use logging::{self as log, FLEET};
@@ -38,15 +38,22 @@ impl Handler for LinkHandler {
 
 impl Tunnels for LinkHandler {
     async fn open(self: Rc<Self>, request: Request) -> Result<(UnixStream, Answer), Failure> {
-        let Request::FleetForward { image, ownership } = request else {
-            return Err(Failure::new(ErrorKind::Invalid, "no tunnel leads there"));
-        };
-        let (name, core) = self.0.owned_volume(&image, ownership)?;
         let failed = |error: io::Error| Failure::new(ErrorKind::Failed, format!("no tunnel can be opened: {error}"));
         let (here, there) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
         here.set_nonblocking(true).map_err(failed)?;
         let stream = UnixStream::from_std(here).map_err(failed)?;
-        self.0.cores.serve_tunnel(core, &name, there.into()).await?;
+        let name = match request {
+            Request::FleetForward { image, ownership } => {
+                let (name, core) = self.0.owned_volume(&image, ownership)?;
+                self.0.cores.serve_tunnel(core, &name, there.into()).await?;
+                name
+            }
+            Request::FleetTransfer { image, ownership, header_version } => {
+                let handover = Handover { image, ownership, header_version };
+                self.0.cores.send_retained(&handover, there.into()).await?
+            }
+            _ => return Err(Failure::new(ErrorKind::Invalid, "no tunnel leads there")),
+        };
         Ok((stream, Answer::Said(vec![name])))
     }
 }

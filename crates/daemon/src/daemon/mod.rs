@@ -28,6 +28,7 @@ mod start;
 mod status;
 mod stop;
 mod trace_recording;
+mod transfers;
 
 use std::rc::Rc;
 
@@ -342,6 +343,9 @@ impl Daemon {
             Request::FleetHost {} => Ok(Answer::FleetHost(Box::new(self.host_report().await))),
             Request::FleetForward { image, ownership } => {
                 self.owned_volume(&image, ownership).map(|(name, _)| Answer::Said(vec![name]))
+            }
+            Request::FleetTransfer { .. } => {
+                Err(Failure::new(ErrorKind::Invalid, "cached data passes through a tunnel"))
             }
             Request::FleetDestage { image, ownership } => {
                 let (name, _) = self.owned_volume(&image, ownership)?;

@@ -7,7 +7,7 @@ use engine::VolumeId;
 use messages::report::SnapshotsReport;
 use messages::{Answer, ErrorKind, Failure};
 
-use super::super::cores::ConnectedClients;
+use super::super::cores::{CachedData, ConnectedClients};
 use super::super::volumes::VolumeStatus;
 use super::Daemon;
 use config::check_name;
@@ -86,7 +86,9 @@ impl Daemon {
             Failure::new(ErrorKind::Failed, format!("cannot read a random volume ID from /dev/urandom: {error}"))
         })?;
         self.volumes.set_status(name, VolumeStatus::Removing(placement.clone()));
-        if let Err(failure) = self.attachments.detach_from(clients, name, placement.core, progress).await {
+        if let Err(failure) =
+            self.attachments.detach_from(clients, CachedData::Destage, name, placement.core, progress).await
+        {
             self.volumes.set_status(name, VolumeStatus::Serving(placement));
             return Err(failure);
         }

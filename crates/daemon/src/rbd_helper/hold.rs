@@ -10,7 +10,7 @@ use std::time::Duration;
 use rbd::{ImageSpec, Release};
 use tokio::sync::oneshot;
 
-use super::{SERVING, Shared};
+use super::{ReleaseAnswer, SERVING, Shared};
 
 /// Time for the answer to a release; the process ends itself 5 s after the order.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
@@ -34,7 +34,7 @@ impl HeldHelper {
     /// Releases the image, whose volume is detached and complete, and ends the process. Returns the version that the
     /// image's header had then, if it is known. On an error nobody knows whether the release is recorded in the image:
     /// the next start of a helper finds out.
-    pub async fn release(self, release: &Release) -> Result<Option<u64>, String> {
+    pub async fn release(self, release: &Release) -> ReleaseAnswer {
         let (ended, end) = oneshot::channel();
         *self.shared.released.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
         // The process is not started again.

@@ -40,6 +40,10 @@ static NEXT_SOCKET: AtomicU64 = AtomicU64::new(0);
 /// Helpers by their images, for [`hold`].
 static SERVING: Mutex<Vec<(String, Weak<Shared>)>> = Mutex::new(Vec::new());
 
+/// The answer to an order to release an image: the version that its header got by it, if it is known, or why it was not
+/// released.
+type ReleaseAnswer = Result<Option<u64>, String>;
+
 /// State that a helper's handle shares with its supervisor.
 #[derive(Default)]
 struct Shared {
@@ -58,8 +62,8 @@ struct Shared {
     closing: AtomicBool,
     /// The process outlives the handle, until the hold on it ends.
     held: AtomicBool,
-    /// Gets the answer to an order to release the image: the version of its header then.
-    released: Mutex<Option<oneshot::Sender<Result<Option<u64>, String>>>>,
+    /// Gets the answer to an order to release the image.
+    released: Mutex<Option<oneshot::Sender<ReleaseAnswer>>>,
 }
 
 impl Shared {
@@ -104,7 +108,7 @@ impl Shared {
     }
 
     /// Passes on the answer to an order to release the image.
-    fn end_release(&self, result: Result<Option<u64>, String>) {
+    fn end_release(&self, result: ReleaseAnswer) {
         let waiting = self.released.lock().unwrap_or_else(PoisonError::into_inner).take();
         // The receiver has given up if this fails.
         let (Ok(()) | Err(_)) = waiting.map_or(Ok(()), |waiting| waiting.send(result));

@@ -9,7 +9,7 @@ use engine::VolumeId;
 use messages::Failure;
 use tokio::task::JoinSet;
 
-use super::super::cores::{CLIENTS_TIMEOUT, ConnectedClients, CoreLocal, Cores, DirtyData};
+use super::super::cores::{CLIENTS_TIMEOUT, CachedData, ConnectedClients, CoreLocal, Cores};
 use super::super::flash::FlashLog;
 use super::super::handover::{StoredClient, to_stored_clients};
 use super::super::records::Records;
@@ -222,7 +222,7 @@ impl Drain {
             && stats.backing_unanswered_ms == 0
             && self
                 .cores
-                .detach(name, core, ConnectedClients::Disconnect, DirtyData::Destage, lost_before, &progress)
+                .detach(name, core, ConnectedClients::Disconnect, CachedData::Destage, lost_before, &progress)
                 .await
                 .is_ok()
     }
@@ -376,7 +376,7 @@ impl Drain {
         loop {
             let result = self
                 .cores
-                .detach(name, core, ConnectedClients::Disconnect, DirtyData::Destage, lost_before, &progress)
+                .detach(name, core, ConnectedClients::Disconnect, CachedData::Destage, lost_before, &progress)
                 .await;
             let volume = name.to_owned();
             let log_state = async move |local: Rc<CoreLocal>| {

@@ -56,6 +56,9 @@ pub struct Placement {
     pub geometry: Geometry,
     /// Number of the ownership of its image, if several hosts reach that.
     pub ownership: Option<u64>,
+    /// Version of the image's header when this host claimed it after a release, if no other client can have written
+    /// between.
+    pub released_version: Option<u64>,
 }
 
 /// A volume that the daemon knows.
@@ -484,8 +487,14 @@ mod tests {
             queue_depth: 1,
             fast_zero: false,
         };
-        let placement =
-            Placement { volume_id: VolumeId(1), identity: "i".to_owned(), core: 0, geometry, ownership: None };
+        let placement = Placement {
+            volume_id: VolumeId(1),
+            identity: "i".to_owned(),
+            core: 0,
+            geometry,
+            ownership: None,
+            released_version: None,
+        };
         volumes.record_attached(requested, Ok(placement));
         assert_eq!(volumes.mark_of("web"), None);
     }

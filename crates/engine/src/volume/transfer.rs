@@ -97,6 +97,12 @@ impl<S: Seam> Volume<S> {
     /// Ends the transfer: no further block is admitted.
     pub fn end_transfer(&self) {
         self.0.shard.state.borrow_mut().changed_blocks = None;
+        self.0.shard.progress.notify();
+    }
+
+    /// Waits until no block of the former owner is admitted any more, at the latest until the volume stops.
+    pub async fn wait_for_transfer_end(&self) {
+        self.0.shard.progress.wait_for(|| (!self.awaits_transfer()).then_some(())).await;
     }
 
     /// Buffers for at most `count` blocks of the former owner, up to the volume's maximum. Blocks of its main part

@@ -1,0 +1,94 @@
+//! Transfer of cached data to a volume that has moved here: its former owner sends what it has in memory.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use fleet_link::Peer;
+use messages::{ErrorKind, Failure, Request};
+use rbd::StandbyReport;
+use tokio::io::copy_bidirectional;
+use tokio::net::UnixStream;
+
+use super::super::cores::{Cores, TRANSFER_TIME};
+use super::super::fleet_link::FleetLink;
+use super::super::volumes::Placement;
+use super::Daemon;
+use logging::{self as log, FLEET};
+use units::show_bytes;
+
+impl Daemon {
+    /// Starts the transfer to a volume that this host has just claimed, from the owner that this report names. Without a
+    /// proof that no other client has written to the image between, or without a link to that owner, there is none.
+    pub(super) fn start_transfer(&self, name: &str, former: Option<&StandbyReport>) {
+        let Ok(placement) = self.volumes.placement(name) else { return };
+        let plan = former.and_then(|former| self.transfer_plan(&placement, former));
+        let (name, cores, link) = (name.to_owned(), Rc::clone(&self.cores), Rc::clone(&self.fleet_link));
+        tokio::task::spawn_local(async move {
+            if let Some((peer, request)) = plan {
+                transfer(&name, placement.core, (&cores, &link), &peer, &request).await;
+            }
+            cores.end_transfer(&name, placement.core).await;
+        });
+    }
+
+    /// The former owner, and the request for its blocks.
+    fn transfer_plan(&self, placement: &Placement, former: &StandbyReport) -> Option<(Peer, Request)> {
+        let is_next = placement.ownership == former.epoch.checked_add(1) && placement.identity == former.image;
+        let header_version = placement.released_version.filter(|_| is_next)?;
+        let request = Request::FleetTransfer { image: former.image.clone(), ownership: former.epoch, header_version };
+        Some((self.fleet_link.peer(&former.owner).ok()?, request))
+    }
+}
+
+/// Receives the blocks of the former owner, as long as it sends them and for [`TRANSFER_TIME`].
+async fn transfer(name: &str, core: usize, (cores, link): (&Cores, &FleetLink), peer: &Peer, request: &Request) {
+    let (began_at, host) = (Instant::now(), &peer.host);
+    let limit = Duration::from_nanos(TRANSFER_TIME.0);
+    match tokio::time::timeout(limit, receive(name, core, (cores, link), peer, request)).await {
+        Ok(Ok(received)) => {
+            let (bytes, seconds) = (show_bytes(received.admitted_bytes), began_at.elapsed().as_secs_f64());
+            let rest = if received.is_complete { "" } else { "; memory has no room for the rest" };
+            log::info!(
+                target: FLEET, volume = name,
+                "volume {name}: {bytes} of cached data were taken over from host {host} in {seconds:.1} s{rest}"
+            );
+        }
+        Ok(Err(failure)) => log::info!(
+            target: FLEET, volume = name,
+            "volume {name}: no more cached data is taken over from host {host}: {}", failure.message
+        ),
+        Err(_) => log::info!(
+            target: FLEET, volume = name,
+            "volume {name}: the transfer of cached data from host {host} was ended after {} s", limit.as_secs()
+        ),
+    }
+}
+
+async fn receive(
+    name: &str,
+    core: usize,
+    (cores, link): (&Cores, &FleetLink),
+    peer: &Peer,
+    request: &Request,
+) -> Result<cache_transfer::Received, Failure> {
+    let mut tunnel = link.open_tunnel(peer, request).await?;
+    let (mut here, there) = socket_pair().map_err(|error| Failure::new(ErrorKind::Failed, error.to_string()))?;
+    let copy = async {
+        // The core ends its side when it needs no more, or when it has got everything.
+        let (Ok(_) | Err(_)) = copy_bidirectional(&mut here, &mut tunnel).await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        received = cores.receive_retained(name, core, there) => received,
+        () = copy => unreachable!("it never ends"),
+    }
+}
+
+/// A connection between this thread and a core.
+fn socket_pair() -> io::Result<(UnixStream, OwnedFd)> {
+    let (here, there) = std::os::unix::net::UnixStream::pair()?;
+    here.set_nonblocking(true)?;
+    Ok((UnixStream::from_std(here)?, there.into()))
+}
