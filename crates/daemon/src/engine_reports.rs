@@ -28,6 +28,7 @@ pub fn add_volume_stats(report: &mut VolumeReport, stats: VolumeStats) {
     report.prefetched_hits = stats.prefetched_hits;
     report.source_bytes = source_bytes(stats.source_bytes);
     report.sibling_read_bytes = stats.sibling_read_bytes;
+    report.transferred_bytes = stats.transferred_bytes;
     report.flash_hits = stats.flash_hits;
     report.promotions = stats.flash.promotions;
     report.flash_written_bytes = stats.flash.promoted_bytes + stats.flash.logged_bytes;

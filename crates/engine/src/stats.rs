@@ -71,6 +71,8 @@ pub struct VolumeStats {
     /// The part of them from the cache of another volume with the same stored content, such as a clone's master: from
     /// its memory or its flash.
     pub sibling_read_bytes: u64,
+    /// Bytes taken over from the memory of the volume's former owner.
+    pub transferred_bytes: u64,
     /// Reads served whole from memory and flash, with at least one block from flash.
     pub flash_hits: u64,
     /// Reads served in part from memory or flash.
@@ -303,6 +305,8 @@ pub struct Counters {
     source_bytes: Cell<SourceBytes>,
     /// Bytes that clients read from the cache of another volume.
     pub sibling_read_bytes: Counter,
+    /// Bytes taken over from the memory of the volume's former owner.
+    pub transferred_bytes: Counter,
     flash_hits: Counter,
     partial_hits: Counter,
     misses: Counter,
@@ -422,6 +426,7 @@ impl Counters {
             prefetched_hits: self.prefetched_hits.get(),
             source_bytes: self.source_bytes.get(),
             sibling_read_bytes: self.sibling_read_bytes.get(),
+            transferred_bytes: self.transferred_bytes.get(),
             flash_hits: self.flash_hits.get(),
             partial_hits: self.partial_hits.get(),
             misses: self.misses.get(),

@@ -73,6 +73,11 @@ const FAMILIES: &[Family] = &[
          memory and flash.",
         |lines, labels, volume| lines.sample(labels, &[], volume.sibling_read_bytes as f64),
     ),
+    counter(
+        "hotset_volume_transferred_bytes_total",
+        "Bytes taken over from the memory of the host that owned the volume before.",
+        |lines, labels, volume| lines.sample(labels, &[], volume.transferred_bytes as f64),
+    ),
     Family {
         name: "hotset_volume_latency_seconds",
         kind: "histogram",

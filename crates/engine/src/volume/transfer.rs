@@ -141,6 +141,7 @@ impl<S: Seam> Volume<S> {
                 return false;
             }
             memory.insert(shard.volume_number, block, data, Sectors::ALL, admit);
+            shard.counters.add(&shard.counters.transferred_bytes, BLOCK_BYTES as u64);
             true
         })
     }

@@ -160,6 +160,10 @@ pub struct VolumeReport {
     #[serde(default)]
     #[schema(required)]
     pub sibling_read_bytes: u64,
+    /// Bytes taken over from the memory of the host that owned the volume before.
+    #[serde(default)]
+    #[schema(required)]
+    pub transferred_bytes: u64,
     /// Pages promoted to flash.
     pub promotions: u64,
     /// Failed requests.
@@ -282,6 +286,7 @@ impl VolumeReport {
             misses: 0,
             source_bytes: SourceBytes::default(),
             sibling_read_bytes: 0,
+            transferred_bytes: 0,
             promotions: 0,
             errors: 0,
             memory_bytes: 0,

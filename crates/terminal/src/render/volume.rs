@@ -248,6 +248,10 @@ fn counters(volume: &VolumeReport) -> Vec<Line> {
         ("  latency", latency(volume.reads, &us.read)),
     ];
     lines.extend(service_and_held(volume.reads, &us.read_service, &us.read_held));
+    if volume.transferred_bytes > 0 {
+        let text = format!("{} from the host that owned it before", show_bytes(volume.transferred_bytes));
+        lines.push(("cache taken over", text));
+    }
     lines.extend([
         ("writes", requests(volume.writes, volume.write_bytes)),
         ("  latency", latency(volume.writes, &us.write)),

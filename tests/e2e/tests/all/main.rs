@@ -28,6 +28,7 @@ mod fleet_link;
 mod fleet_log;
 mod fleet_migration;
 mod fleet_moves;
+mod fleet_transfers;
 mod guest_memory;
 mod handover;
 mod hang_table;
