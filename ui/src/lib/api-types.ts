@@ -1830,6 +1830,8 @@ export interface components {
       state: components['schemas']['VolumeState'];
       /** @description Time that writes waited because dirty data was at its limit. */
       throttled_us: number;
+      /** @description Bytes taken over from the memory of the host that owned the volume before. */
+      transferred_bytes: number;
       unit?: components['schemas']['UnitReport'] | null;
       /** @description Bytes written. */
       write_bytes: number;

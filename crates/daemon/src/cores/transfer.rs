@@ -146,8 +146,8 @@ impl Cores {
         }
         let Handover { image, ownership, header_version } = handover;
         let text = format!(
-            "this host keeps no cached data of image {image} from ownership {ownership}, released with version \
-             {header_version} of its header"
+            "this host has no cached data of image {image} that ownership {ownership} has left: it was evicted or taken \
+             already, or another client has changed the image since (its header had version {header_version})"
         );
         Err(Failure::new(ErrorKind::NotFound, text))
     }

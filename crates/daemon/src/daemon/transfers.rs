@@ -57,7 +57,7 @@ async fn transfer(name: &str, core: usize, (cores, link): (&Cores, &FleetLink), 
         }
         Ok(Err(failure)) => log::info!(
             target: FLEET, volume = name,
-            "volume {name}: no more cached data is taken over from host {host}: {}", failure.message
+            "volume {name}: no cached data is taken over, or no more: {}", failure.message
         ),
         Err(_) => log::info!(
             target: FLEET, volume = name,
