@@ -28,7 +28,8 @@ fn hash_of(block: u64) -> u64 {
 impl ChangedBlocks {
     /// Adds changed blocks.
     pub fn add(&mut self, blocks: &Range<BlockNo>) -> Result<(), TooManyChanges> {
-        if self.blocks.len() as u64 + BlockNo::count(blocks) > CHANGED_BLOCKS_MAX {
+        // A range may be that of all blocks.
+        if (self.blocks.len() as u64).saturating_add(BlockNo::count(blocks)) > CHANGED_BLOCKS_MAX {
             return Err(TooManyChanges);
         }
         for BlockNo(block) in BlockNo::each(blocks) {
