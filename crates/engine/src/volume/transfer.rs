@@ -83,7 +83,18 @@ impl<S: Seam> RetainedBlocks<S> {
 
 impl<S: Seam> Drop for RetainedBlocks<S> {
     fn drop(&mut self) {
-        self.0.drop_all_blocks();
+        let shard = &self.0;
+        // The volume may have been attached again, under the same ID: neither its log records nor its persistence tags
+        // are touched, and clean blocks have none.
+        let memory = &mut *shard.core.memory().borrow_mut();
+        for id in 0..memory.slots_allocated() {
+            let slot = memory.slot(id);
+            if slot.data.is_some() && slot.volume_number == shard.volume_number && slot.is_clean() {
+                memory.remove(id);
+            }
+        }
+        // A fill that begins after this finds no blocks to read.
+        shard.size_bytes.set(0);
     }
 }
 
