@@ -10,8 +10,8 @@
 //! | 12 for each block | number of the block (8), CRC32C of its content continued from that number (4) |
 //! | 4096 for each block | content |
 //!
-//! The receiver determines the pace: it takes a batch, rests, and takes the next one. It closes the stream when it needs
-//! no more.
+//! The receiver determines the pace: it takes a batch, rests, and takes the next one. It closes the stream when it
+//! needs no more.
 
 mod receive;
 mod send;

@@ -15,7 +15,7 @@ const PAUSE: Nanos = Nanos::from_millis(1);
 /// Bytes of the receive buffer: whole sectors, as [`BufferedReader::read_blocks`] requires.
 const BUFFER_BYTES: usize = (BATCH_BLOCKS_MAX * ENTRY_BYTES).next_multiple_of(SECTOR_BYTES);
 
-/// What a transfer has brought.
+/// Result of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Bytes that were received.
@@ -45,8 +45,8 @@ pub enum ReceiveError {
     Checksum(u64),
 }
 
-/// Receives blocks of the former owner, and admits them, until it ends the stream, or the volume has no room for more or
-/// stops.
+/// Receives blocks of the former owner, and admits them, until it ends the stream, or the volume has no room for more
+/// or stops.
 pub async fn receive<S: Seam>(seam: &S, stream: S::Stream, volume: &Volume<S>) -> Result<Received, ReceiveError> {
     let received = Cell::default();
     // A volume that stops does not wait for the former owner.

@@ -7,8 +7,8 @@ use seam::{BLOCK_BYTES, ByteStream, Gather, Piece, Seam, StreamWriter};
 
 use super::{BATCH_BLOCKS_MAX, checksum, part_number};
 
-/// Sends the retained blocks, as far as they are not evicted meanwhile. Returns the number of bytes sent; an error means
-/// that the receiver has closed the stream.
+/// Sends the retained blocks, as far as they are not evicted meanwhile. Returns the number of bytes sent; an error
+/// means that the receiver has closed the stream.
 pub async fn send<S: Seam>(seam: &S, stream: S::Stream, retained: &RetainedBlocks<S>) -> io::Result<u64> {
     // The reader is held: its end would close the stream.
     let (_reader, mut writer) = stream.split();

@@ -378,8 +378,8 @@ impl<S: Seam> Core<S> {
         Ok(RetainedBlocks::new(volume.shard().clone()))
     }
 
-    /// As [`Core::detach_retaining`] for a volume whose clients stay connected: their requests wait for the successor of
-    /// the volume that is returned.
+    /// As [`Core::detach_retaining`] for a volume whose clients stay connected: their requests wait for the successor
+    /// of the volume that is returned.
     pub async fn detach_for_successor(&self, name: &str) -> Result<(Volume<S>, RetainedBlocks<S>), RequestError> {
         let volume = self.find(name).ok_or(RequestError::Invalid)?;
         volume.expect_successor();

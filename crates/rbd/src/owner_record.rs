@@ -366,9 +366,9 @@ pub fn is_handed_over(
         && duration <= ACQUISITION_MAX
 }
 
-/// Version of the header of a released image, if no client can have had the lock between the look `before` and the client
-/// at `own`, which has it `after` its acquisition; the header had the version `header_version` just before that. The
-/// former owner may still be closing the image.
+/// Version of the header of a released image, if no client can have had the lock between the look `before` and the
+/// client at `own`, which has it `after` its acquisition; the header had the version `header_version` just before that.
+/// The former owner may still be closing the image.
 pub fn released_version(
     before: &Sighting,
     header_version: u64,

@@ -1,5 +1,5 @@
-//! Cached blocks of volumes that have moved between hosts, on their cores: the former owner keeps and sends them, the next
-//! one receives them.
+//! Cached blocks of volumes that have moved between hosts, on their cores: the former owner keeps and sends them, the
+//! next one receives them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -146,8 +146,8 @@ impl Cores {
         }
         let Handover { image, ownership, header_version } = handover;
         let text = format!(
-            "this host has no cached data of image {image} that ownership {ownership} has left: it was evicted or taken \
-             already, or another client has changed the image since (its header had version {header_version})"
+            "this host has no cached data of image {image} that ownership {ownership} has left: it was evicted or \
+             taken already, or another client has changed the image since (its header had version {header_version})"
         );
         Err(Failure::new(ErrorKind::NotFound, text))
     }

@@ -19,8 +19,8 @@ use logging::{self as log, FLEET};
 use units::show_bytes;
 
 impl Daemon {
-    /// Starts the transfer to a volume that this host has just claimed, from the owner that this report names. Without a
-    /// proof that no other client has written to the image between, or without a link to that owner, there is none.
+    /// Starts the transfer to a volume that this host has just claimed, from the owner that this report names. Without
+    /// a proof that no other client has written to the image between, or without a link to that owner, there is none.
     pub(super) fn start_transfer(&self, name: &str, former: Option<&StandbyReport>) {
         let Ok(placement) = self.volumes.placement(name) else { return };
         let plan = former.and_then(|former| self.transfer_plan(&placement, former));

@@ -244,8 +244,8 @@ impl RbdHelper {
         self.shared.ownership.get().map(|ownership| ownership.epoch)
     }
 
-    /// Version of the image's header when its release by the former owner was found, if no other client can have written
-    /// since.
+    /// Version of the image's header when its release by the former owner was found, if no other client can have
+    /// written since.
     pub fn released_version(&self) -> Option<u64> {
         self.shared.ownership.get().and_then(|ownership| ownership.released_version)
     }

@@ -1,5 +1,5 @@
-//! Blocks that were changed since a volume was attached, while cached blocks of its former owner arrive: that host's copy
-//! of a changed block is older (R2, docs/rules.md).
+//! Blocks that were changed since a volume was attached, while cached blocks of its former owner arrive: that host's
+//! copy of a changed block is older (R2, docs/rules.md).
 
 use std::ops::Range;
 

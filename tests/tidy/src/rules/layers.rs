@@ -31,6 +31,7 @@ const LAYERS: [(&str, u32); 47] = [
     ("engine", 4),
     ("tls", 5),
     ("nbd", 5),
+    ("cache-transfer", 5),
     ("scsi", 5),
     ("iscsi", 6),
     ("vhost-user", 5),
