@@ -191,10 +191,10 @@ impl<S: Seam> Shard<S> {
         policy && self.mode.get() == CacheMode::Active
     }
 
-    /// True if a written block may stay in memory.
-    pub fn keeps_writes(&self) -> bool {
-        let policy = !matches!(self.policy.get(), WritePolicy::None | WritePolicy::WriteAround);
-        policy && self.mode.get() == CacheMode::Active
+    /// True if writes make transit blocks, which leave memory once they are destaged.
+    pub fn makes_transit_blocks(&self) -> bool {
+        matches!(self.policy.get(), WritePolicy::None | WritePolicy::WriteAround)
+            || self.mode.get() != CacheMode::Active
     }
 
     /// True if a write is acknowledged from memory.
