@@ -411,7 +411,7 @@ impl<S: Seam> Shard<S> {
         let is_deferred =
             releases_space && self.has_log_room() && state.log_tracker.may_recover_data(&(start..range.end));
         if is_deferred {
-            self.log_destage.is_zero_range_waiting.set(true);
+            self.log_destage.request_zero_record();
         }
         is_deferred
     }
