@@ -357,7 +357,7 @@ impl<S: Seam> Shard<S> {
         let Some(buffers) = self.core.alloc_all(count, false).await else {
             return Err(seam::DiskError::Io("no buffers are free for background reads".into()));
         };
-        Ok(self.read_blocks(blocks.start, buffers, Cause::Promotion).await?.0)
+        Ok(self.read_backing_blocks(blocks.start, buffers, Cause::Promotion).await?.0)
     }
 
     /// Puts blocks on flash. The caller must not await between reading `content` and this call: `put` registers the
