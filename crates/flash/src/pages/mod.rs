@@ -54,7 +54,7 @@ impl<S: Seam> Clone for Pages<S> {
 
 impl<S: Seam> Pages<S> {
     /// Loads the map, once after the store was opened. Until the map is loaded, every look-up is a miss, `put` returns
-    /// [`PutError::Busy`], and `begin_write` waits.
+    /// [`PutError::NoSlot`], and `begin_write` waits.
     ///
     /// # Panics
     /// If it is called twice.
