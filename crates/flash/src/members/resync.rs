@@ -12,7 +12,7 @@ use crate::device::{Device, block_offset};
 use crate::error::StoreError;
 use crate::membership::persist_tail;
 use crate::number::SegmentNo;
-use crate::pages::segment_lending::{ClosedMemberGuard, drop_pages_of};
+use crate::pages::closed_member::{ClosedMemberGuard, drop_pages_of};
 use crate::read::SegmentHold;
 use crate::sabotage::Sabotage;
 use crate::segments::{LogSegment, Segment};
