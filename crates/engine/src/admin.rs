@@ -308,7 +308,8 @@ impl<S: Seam> Shard<S> {
             let dropped_from = if last_block_stays { first_past_end } else { first };
             (state.write_waits.take_waits(dropped_from..BlockNo::MAX), dropped_from)
         });
-        // A flush of the log must append no record of the dropped zeroes: tombstones replace them in its list of changes.
+        // A flush of the log must append no record of the dropped zeroes: tombstones replace them in its list of
+        // changes.
         self.queue_tombstones_from(dropped_from);
         waits.iter().for_each(|wait| wait.finish_one(Ok(&())));
         self.progress.notify();

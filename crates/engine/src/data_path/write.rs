@@ -65,8 +65,8 @@ impl<W> SpanWrite<'_, W> {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Writes if no wait is needed. False if one is: parts may be in memory then, and the caller repeats the whole write
-    /// with [`Shard::write`], over them.
+    /// Writes if no wait is needed. False if one is: parts may be in memory then, and the caller repeats the whole
+    /// write with [`Shard::write`], over them.
     pub fn try_write(self: &ShardRef<S>, at: ByteOffset, len_bytes: usize, source: &mut impl WriteSource<S>) -> bool {
         let has_room = self.may_write_undelayed(at, len_bytes) && self.has_space_for(at, len_bytes as u64);
         if len_bytes > IMMEDIATE_WRITE_BLOCKS_MAX * BLOCK_BYTES || !self.defers_writes() || !has_room {
@@ -298,8 +298,8 @@ impl<S: Seam> Shard<S> {
         memory.take_unique(id).expect("the buffer is unique")
     }
 
-    /// To be called after new dirty data is in memory: wakes the pump and starts a flush of the log if they are due, and
-    /// keeps the tick running.
+    /// To be called after new dirty data is in memory: wakes the pump and starts a flush of the log if they are due,
+    /// and keeps the tick running.
     pub fn notify_dirty_data(self: &ShardRef<S>, now: Nanos) {
         self.last_request_at.set(now);
         self.core.keep_ticking();

@@ -141,8 +141,8 @@ impl<S: Seam> Shard<S> {
         drop((io_slot, permit));
         let now = self.seam().now();
         self.counters.count_backing_request(BackingOp::Read, cause, bytes, now.since(began));
-        // After these causes no read follows. The callers of the others read again, in smaller parts or later, and count
-        // the error if that fails, too.
+        // After these causes no read follows. The callers of the others read again, in smaller parts or later, and
+        // count the error if that fails, too.
         if result.is_err() && matches!(cause, Cause::Readahead | Cause::Promotion) {
             self.counters.add(&self.counters.backing_errors, 1);
         }

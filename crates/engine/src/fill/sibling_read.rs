@@ -12,8 +12,8 @@ use crate::shard::ShardRef;
 use crate::spec::Sabotage;
 
 /// Reads blocks of one page for `shard` from the flash of a sibling. The sibling's memory admits them as after a read
-/// of its own, if `admit` says how, so that the next volume finds them there. `None` if one of them cannot be read, or may no longer be the
-/// content that both backings share.
+/// of its own, if `admit` says how, so that the next volume finds them there. `None` if one of them cannot be read, or
+/// may no longer be the content that both backings share.
 ///
 /// Both volumes have a fill guard meanwhile (R2, docs/rules.md): a write of the sibling may replace its page on flash,
 /// and a write of `shard` takes precedence.

@@ -33,9 +33,9 @@ impl LogTracker {
         }
     }
 
-    /// Retires records of zero-ranges, of which it examines `examined_records_max`, at a low cost. Zeroes are durable on the backing
-    /// unless they wait for it, as `waits_for_backing` reports; newer content is durable when it no longer counts as
-    /// changed.
+    /// Retires records of zero-ranges, of which it examines `examined_records_max`, at a low cost. Zeroes are durable
+    /// on the backing unless they wait for it, as `waits_for_backing` reports; newer content is durable when it no
+    /// longer counts as changed.
     pub fn retire_zeroes(&mut self, examined_records_max: usize, waits_for_backing: impl Fn(&Range<BlockNo>) -> bool) {
         let (changed, taken) = (&self.changes, self.taken_changes.as_deref());
         let is_durable = |blocks: &Range<BlockNo>| {

@@ -1,5 +1,5 @@
-//! State of destage from the log. A *round* destages the blocks whose newest content is a record in the oldest segments.
-//! It reloads them in *chunks*, one after the other (`destage/log_destage.rs`).
+//! State of destage from the log. A *round* destages the blocks whose newest content is a record in the oldest
+//! segments. It reloads them in *chunks*, one after the other (`destage/log_destage.rs`).
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeSet;

@@ -11,7 +11,8 @@
 //!
 //! `page_map/` maps pages to slots, `put.rs` and `read.rs` move data, and `evict.rs` and `quota.rs` make room.
 //! `relocate.rs` moves pages off a member that leaves. `segment_lending.rs` lends segments between the log and the
-//! pages, `slot_room.rs` computes their room, and `closed_member.rs` keeps new pages off a member. `write_intent.rs` is the write-intent log. The map journal (`journal/`) makes the map durable.
+//! pages, `slot_room.rs` computes their room, and `closed_member.rs` keeps new pages off a member. `write_intent.rs` is
+//! the write-intent log. The map journal (`journal/`) makes the map durable.
 
 mod api;
 pub(crate) mod closed_member;
