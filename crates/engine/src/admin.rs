@@ -1,7 +1,5 @@
 //! Administrative operations on a volume while other volumes are served: policy, mode, invalidation, size, removal.
-
-use std::cell::Cell;
-use std::rc::Rc;
+//! Shutdown and drain are in `shutdown.rs`.
 
 use seam::{BLOCK_BYTES, Disk, DiskError, DiskResult, Nanos, Seam};
 
@@ -9,7 +7,6 @@ use crate::memory::{BlockNo, Sectors};
 use crate::shard::{Shard, ShardRef};
 use crate::spec::Sabotage;
 use crate::{CacheMode, RequestError, WritePolicy};
-use task_sync::within;
 
 /// Guard: no write is sent to the backing while it exists.
 struct DestageHold<'a, S: Seam>(&'a Shard<S>);
@@ -29,8 +26,6 @@ impl<S: Seam> Drop for DestageHold<'_, S> {
     }
 }
 
-/// Time that a stop waits for a backing to complete the writes in flight.
-const DESTAGE_STOP_TIMEOUT: Nanos = Nanos::from_millis(500);
 /// Time that a detach and a change of the policy wait for the backing's mark to be removed. It is shorter than the time
 /// after which a stop counts a backing as hung.
 pub const UNMARK_TIMEOUT: Nanos = Nanos::from_secs(5);
@@ -48,84 +43,13 @@ impl<S: Seam> Drop for ChangeGuard<'_, S> {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Stops the pump, waits for the writes in flight, and then flushes the backing. The next start can then detect
-    /// whether the backing was changed meanwhile; regions with writes in flight would prove nothing. The wait ends
-    /// after [`DESTAGE_STOP_TIMEOUT`].
-    pub async fn stop_destage_with_timeout(self: &ShardRef<S>) {
-        self.is_destage_held.set(true);
-        let shard = Rc::clone(self);
-        let stop_destage = async move |is_over: Rc<Cell<bool>>| {
-            shard.progress.wait_for(|| shard.state.borrow().operations.is_empty().then_some(())).await;
-            if !shard.flash_tier.is_checked() && shard.flush_backing().await.is_durable() {
-                shard.verify_recent_writes().await;
-            }
-            shard.destage_evidence(&is_over).await;
-            // The next start detects a failed flush, as after a crash.
-            if shard.flush_backing().await.is_durable() {
-                shard.record_unknown_blocks().await;
-            }
-        };
-        self.run_within(DESTAGE_STOP_TIMEOUT, stop_destage).await;
-    }
-
-    /// True if the dirty data consists of zeroes alone, and nothing would prove the backing at the next start: an older
-    /// copy of it would be accepted, and mixed with them.
-    pub fn has_only_zeroes_without_evidence(&self) -> bool {
-        let state = self.state.borrow();
-        let zeroes = state.zeroes.len() as u64;
-        let has_only_zeroes = zeroes > 0 && state.not_clean_units() == zeroes && state.log_tracker.spilled_count() == 0;
-        has_only_zeroes && self.lacks_evidence()
-    }
-
-    /// Drains the log ([`Shard::drain_log`]) for at most `limit`. After an error or a time-out the records stay in it.
-    pub async fn drain_log_within(self: &ShardRef<S>, limit: Nanos) {
-        let shard = Rc::clone(self);
-        self.run_within(limit, async move |_| drop(shard.drain_log().await)).await;
-    }
-
-    /// Drains the log while requests wait. Returns `None` if the destage takes longer than `limit`: it goes on, but
-    /// appends no tombstones, because requests may have written to the volume by its end.
-    pub async fn drain_log_if_destaged_within(self: &ShardRef<S>, limit: Nanos) -> Option<Result<(), RequestError>> {
-        let (shard, result) = (Rc::clone(self), Rc::new(Cell::new(None)));
-        let ended = Rc::clone(&result);
-        self.run_within(limit, async move |_| ended.set(Some(shard.flush_all().await))).await;
-        match result.take()? {
-            Ok(()) => Some(self.append_tombstones_from(BlockNo::ZERO).await),
-            Err(error) => Some(Err(error)),
-        }
-    }
-
-    /// Runs `work` in a task of its own and waits until it ends, or until `limit` is over: the flag is set then, and
-    /// the work goes on.
-    async fn run_within<W>(self: &ShardRef<S>, limit: Nanos, work: impl FnOnce(Rc<Cell<bool>>) -> W)
-    where
-        W: Future<Output = ()> + 'static,
-    {
-        let is_over = Rc::new(Cell::new(false));
-        let timer = self.seam().clone();
-        let work = work(Rc::clone(&is_over));
-        self.spawn_then_set(work, &is_over);
-        self.spawn_then_set(async move { timer.sleep(limit).await }, &is_over);
-        self.progress.wait_for(|| is_over.get().then_some(())).await;
-    }
-
-    /// Starts a task that sets `flag` at its end.
-    fn spawn_then_set(self: &ShardRef<S>, work: impl Future<Output = ()> + 'static, flag: &Rc<Cell<bool>>) {
-        let (shard, flag) = (Rc::clone(self), Rc::clone(flag));
-        self.seam().spawn(async move {
-            work.await;
-            flag.set(true);
-            shard.progress.notify();
-        });
-    }
-
     /// Changes the write policy. If the new policy gives a stronger guarantee than the old one, dirty data is destaged
     /// first. On an error the old policy stays. Waits until an earlier change of the policy or the mode has ended.
     pub async fn set_policy(self: &ShardRef<S>, policy: WritePolicy) -> Result<(), RequestError> {
         let _change = self.begin_change().await;
         let old = self.policy.get();
         if policy == WritePolicy::WriteBack {
-            self.mark_undestaged(true).await?;
+            self.set_undestaged_mark().await?;
         }
         // Under write-back the log answers flushes, so it is in force only after the destage: if a flash device fails
         // meanwhile, no flush relies on one copy for as long as the destage takes.
@@ -150,33 +74,12 @@ impl<S: Seam> Shard<S> {
         Ok(())
     }
 
-    /// Marks the backing as lacking flushed writes, before the log answers the first flush, or removes the mark, unless
-    /// the log has records that a start would recover.
-    pub async fn mark_undestaged(&self, is_marked: bool) -> DiskResult<()> {
-        let is_sabotaged = is_marked && self.has_sabotage(Sabotage::NoUndestagedMark);
-        if !self.has_log || is_sabotaged || !is_marked && self.state.borrow().log_tracker.has_records() {
+    /// Marks the backing as lacking flushed writes, before the log answers the first flush.
+    async fn set_undestaged_mark(&self) -> DiskResult<()> {
+        if !self.has_log || self.has_sabotage(Sabotage::NoUndestagedMark) {
             return Ok(());
         }
-        self.disk.mark_undestaged(is_marked).await
-    }
-
-    /// Removes the mark of the backing, whose data is complete. After an error, or without an answer within `limit`,
-    /// the mark may stay: it keeps other machines off, and nothing is lost. The backing logs that.
-    pub async fn remove_mark_within(&self, limit: Nanos) {
-        drop(within(self.seam().sleep(limit), self.mark_undestaged(false)).await);
-    }
-
-    /// Appends tombstones of all blocks and removes the mark of the backing, before a stop. Does nothing if only one
-    /// machine may own the backing, or while records of the volume keep log segments in use. After `limit` the records,
-    /// or the mark, may stay.
-    pub async fn clear_log_and_mark_within(self: &ShardRef<S>, limit: Nanos) {
-        if self.disk.lineage().is_none() || self.state.borrow().log_tracker.holds_segments() {
-            return;
-        }
-        let end = self.seam().now() + limit;
-        let shard = Rc::clone(self);
-        self.run_within(limit, async move |_| drop(shard.append_tombstones_from(BlockNo::ZERO).await)).await;
-        self.remove_mark_within(end.since(self.seam().now())).await;
+        self.disk.mark_undestaged(true).await
     }
 
     /// Pauses, freezes or resumes the cache. A pause and a freeze destage dirty data first. On an error the mode is
@@ -384,8 +287,8 @@ impl<S: Seam> Shard<S> {
             .await;
     }
 
-    /// Drops every block that reaches past `size`, dirty or not. Requests that wait for such a block are finished: the
-    /// operator ordered the drop.
+    /// Drops every block that reaches past `size`, dirty or not. Writes that wait until such a block is on the backing
+    /// succeed: the administrator has ordered the drop.
     fn drop_past(&self, size: u64) {
         let first = BlockNo(size / BLOCK_BYTES as u64);
         let first_past_end = BlockNo(size.div_ceil(BLOCK_BYTES as u64));
@@ -405,7 +308,8 @@ impl<S: Seam> Shard<S> {
             let dropped_from = if last_block_stays { first_past_end } else { first };
             (state.write_waits.take_waits(dropped_from..BlockNo::MAX), dropped_from)
         });
-        // No flush may append a record of dropped zeroes.
+        // A flush of the log must append no record of the dropped zeroes: tombstones replace them in its list of
+        // changes.
         self.queue_tombstones_from(dropped_from);
         waits.iter().for_each(|wait| wait.finish_one(Ok(&())));
         self.progress.notify();

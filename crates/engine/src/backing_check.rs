@@ -344,7 +344,7 @@ impl<S: Seam> Shard<S> {
         let guard =
             self.with_state(|state, memory| state.issue_fill_guard(memory, self.volume_number, blocks.clone(), false));
         let (mut result, mut lacks_buffers) = (ComparisonResult::Same, false);
-        match self.read_blocks(blocks.start, buffers, Cause::Promotion).await {
+        match self.read_backing_blocks(blocks.start, buffers, Cause::Promotion).await {
             Err(_) => result = ComparisonResult::Unknown,
             Ok((backing, _)) => {
                 for (offset, content) in (0..).zip(&backing) {

@@ -12,7 +12,7 @@
 //! | [`evidence`] | a backing's content before it is attached |
 //! | [`core`](mod@core) | the engine of one core, with its volumes |
 //! | [`volume`] | calls of front ends: checks, gate, limits |
-//! | `admin`, `recovery` | operations of an administrator; recovery before a volume is served |
+//! | `admin`, `shutdown`, `recovery` | operations of an administrator; shutdown; recovery before a volume is served |
 //! | `backing_check`, `data_path` | comparison of flash pages with the backing at a start; requests of clients |
 //! | `tick` | work that depends on time while there is dirty data |
 //! | `destage`, `log` | destage to the backing; flushes that the flash log answers |
@@ -48,6 +48,7 @@ pub mod policy;
 mod recovery;
 pub mod request;
 mod shard;
+mod shutdown;
 pub mod spec;
 pub mod stats;
 pub mod telemetry;

@@ -5,20 +5,22 @@ use seam::{BLOCK_BYTES, BlockMut, DiskError, Seam};
 /// Why a request failed; a front end translates it to its protocol's code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// Outside the volume, not aligned to 512 bytes, or empty.
+    /// The request's range is not inside the volume, not aligned to 512 bytes, or empty. Calls by name also return it
+    /// if there is no such volume.
     #[error("the request lies outside the volume or is not aligned to 512 bytes")]
     Invalid,
     /// A write to a read-only volume.
     #[error("the volume is read-only")]
     ReadOnly,
-    /// Only for requests with the flag `fast_only`.
+    /// The volume cannot do it faster than by writing, and the request has the flag `fast_only`.
     #[error("cannot be done fast on this volume")]
     NotFast,
-    /// The volume is being removed.
+    /// The volume is shutting down: it is being stopped, or removed from this host.
     #[error("the volume is shutting down")]
     ShuttingDown,
-    /// The volume has moved to a client of another host; only a client that connects now may change it here.
-    #[error("the volume has moved to another host, where a client uses it")]
+    /// A client that changed the volume while this host owned it changes it again, after another host has taken over.
+    /// The client has to connect again: another client may use the volume now.
+    #[error("another host has taken over the volume: connect again to change it here")]
     MovedAway,
     /// Another host owns the volume, and it was not handed over in time.
     #[error("another host owns the volume, and has not handed it over")]
@@ -53,12 +55,13 @@ pub struct ZeroFlags {
 
 /// Source of the bytes of a write.
 pub trait WriteSource<S: Seam> {
-    /// Copies bytes `from..from + len` of the request to byte `at` of `block`. Offsets are multiples of 512.
-    fn fill(&mut self, from: usize, block: &mut S::BlockMut, at: usize, len: usize);
+    /// Copies `len_bytes` bytes from byte `request_offset` of the request to byte `block_offset` of `block`. All three
+    /// are multiples of 512.
+    fn fill(&mut self, request_offset: usize, block: &mut S::BlockMut, block_offset: usize, len_bytes: usize);
 
-    /// Moves out the buffer with bytes `from..from + 4096` of the request, if the source owns such a buffer. The source
-    /// is then not read at these bytes.
-    fn take_block(&mut self, _from: usize) -> Option<S::BlockMut> {
+    /// Moves out the buffer with the 4096 bytes from byte `request_offset` of the request on, if the source owns such a
+    /// buffer. The source is then not read at these bytes.
+    fn take_block(&mut self, _request_offset: usize) -> Option<S::BlockMut> {
         None
     }
 }
@@ -79,13 +82,13 @@ impl<S: Seam> WriteSource<S> for OwnedBlocks<S> {
         unreachable!("every block of the write is a whole buffer")
     }
 
-    fn take_block(&mut self, from: usize) -> Option<S::BlockMut> {
-        self.0[from / BLOCK_BYTES].take()
+    fn take_block(&mut self, request_offset: usize) -> Option<S::BlockMut> {
+        self.0[request_offset / BLOCK_BYTES].take()
     }
 }
 
 impl<S: Seam> WriteSource<S> for &[u8] {
-    fn fill(&mut self, from: usize, block: &mut S::BlockMut, at: usize, len: usize) {
-        block.write_bytes(at, &self[from..from + len]);
+    fn fill(&mut self, request_offset: usize, block: &mut S::BlockMut, block_offset: usize, len_bytes: usize) {
+        block.write_bytes(block_offset, &self[request_offset..request_offset + len_bytes]);
     }
 }

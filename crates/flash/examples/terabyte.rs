@@ -46,7 +46,7 @@ async fn fill_pages(seam: &SimSeam, store: &Store<SimSeam>, target: u64) -> u64 
         for _ in 0..1_000 {
             match volume.put(PageNo(page), vec![(0, block.clone())]).await {
                 Ok(_) => page += 1,
-                Err(PutError::Failed(error)) => panic!("{error}"),
+                Err(PutError::DeviceFailed(error)) => panic!("{error}"),
                 Err(_) => seam.sleep(Nanos::from_millis(1)).await,
             }
         }

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use seam::{Block, BlockMut, Piece, Seam};
 
 use crate::pages::PageReadError;
-use crate::read::{IndexedRequests, ReadRequest, byte_offset_of, checksum_seed, read_in_runs, read_order};
 use crate::record::Position;
+use crate::record_read::{IndexedRequests, ReadRequest, byte_offset_of, checksum_seed, read_in_runs, read_order};
 use crate::sabotage::Sabotage;
 use crate::slow_detection::QueuedRequest;
 use crate::state::Inner;
@@ -31,8 +31,8 @@ pub async fn read_all<S: Seam>(inner: &Rc<Inner<S>>, requests: Vec<ReadRequest<S
     let mut results: Vec<Option<KeptResult<S>>> = (0..requests.len()).map(|_| None).collect();
     let mut readable = Vec::with_capacity(requests.len());
     for (index, request) in requests.into_iter().enumerate() {
-        match has_expired(inner, &request.1) {
-            true => results[index] = Some(Err(PageReadError::Absent(request.2))),
+        match has_expired(inner, &request.position) {
+            true => results[index] = Some(Err(PageReadError::Absent(request.buffer))),
             false => readable.push((index, request)),
         }
     }
@@ -44,11 +44,11 @@ pub async fn read_all<S: Seam>(inner: &Rc<Inner<S>>, requests: Vec<ReadRequest<S
 
 /// Reads adjacent blocks of one segment in one request, from one device.
 async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: IndexedRequests<S>) -> Vec<(usize, KeptResult<S>)> {
-    let (_, (_, first, _)) = &run[0];
-    let (first, at) = (*first, byte_offset_of(inner, first));
+    let first = run[0].1.position;
+    let at = byte_offset_of(inner, &first);
     let device = read_order(inner, first.segment).into_iter().next();
     let (mut requested, mut buffers) = (Vec::with_capacity(run.len()), Vec::with_capacity(run.len()));
-    for (index, (address, position, buffer)) in run {
+    for (index, ReadRequest { address, position, buffer }) in run {
         requested.push((index, position.checksum, checksum_seed(inner, address, &position)));
         buffers.push(buffer);
     }

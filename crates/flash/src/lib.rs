@@ -41,8 +41,8 @@ mod membership;
 mod number;
 mod page_map;
 mod pages;
-mod read;
 mod record;
+mod record_read;
 mod recovery;
 mod retirement;
 mod sabotage;
@@ -78,6 +78,7 @@ pub use pages::{
     PageReadError, PageUsage, Pages, PagesStats, PutError, QuotaError, SlotRoom, VolumePages, WriteIntent,
 };
 pub use record::{BlockAddress, Content, Position, Record, RecoveredContent, RecoveredRecord};
+pub use record_read::ReadRequest;
 pub use recovery::OpenOptions;
 pub use sabotage::Sabotage;
 pub use segments::EXPIRY_MODULUS;

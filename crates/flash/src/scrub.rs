@@ -8,9 +8,9 @@ use seam::{BLOCK_BYTES, Block, BlockMut, Nanos, Piece, Seam};
 
 use crate::device::{Device, Durability, block_offset};
 use crate::members::keep_buffers;
-use crate::members::segment_verifier::SegmentVerifier;
+use crate::members::segment_verifier::{SegmentVerifier, Verdict};
 use crate::number::SegmentNo;
-use crate::read::SegmentHold;
+use crate::record_read::SegmentHold;
 use crate::segments::{LogSegment, Segment};
 use crate::state::Inner;
 
@@ -36,7 +36,7 @@ async fn run<S: Seam>(seam: S, inner: Weak<Inner<S>>) {
     let mut next_round = seam.now();
     loop {
         let Some(inner) = inner.upgrade() else { return };
-        let (ends, has_job) = {
+        let (ends, is_job_running) = {
             let mut state = inner.state.borrow_mut();
             let ends = state.scrub.bytes_per_second.is_none() || state.failure.is_some();
             if ends {
@@ -47,7 +47,7 @@ async fn run<S: Seam>(seam: S, inner: Weak<Inner<S>>) {
         if ends {
             return;
         }
-        if seam.now() >= next_round && !has_job {
+        if seam.now() >= next_round && !is_job_running {
             next_round = seam.now() + ROUND_INTERVAL_MIN;
             run_round(&inner).await;
         }
@@ -58,7 +58,7 @@ async fn run<S: Seam>(seam: S, inner: Weak<Inner<S>>) {
 
 /// Verifies every copy of the log once, at the present rate.
 async fn run_round<S: Seam>(inner: &Rc<Inner<S>>) {
-    let blocks = (inner.state.borrow().superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
+    let segment_blocks = (inner.state.borrow().superblock.segment_bytes / BLOCK_BYTES as u64) as u32;
     let segments: Vec<_> = inner.state.borrow().segments.chain().collect();
     for LogSegment { number, state: segment, open_blocks } in segments {
         if !inner.state.borrow().segments.is_in_log(number, segment.first_sequence) {
@@ -66,7 +66,7 @@ async fn run_round<S: Seam>(inner: &Rc<Inner<S>>) {
         }
         let hold = SegmentHold::new(inner, number);
         let mut verifier = SegmentVerifier::new(inner.state.borrow().superblock.store, number, segment);
-        let (mut index, end) = (0, open_blocks.unwrap_or(blocks));
+        let (mut index, end) = (0, open_blocks.unwrap_or(segment_blocks));
         while index < end {
             let rate = {
                 let state = inner.state.borrow();
@@ -86,6 +86,24 @@ async fn run_round<S: Seam>(inner: &Rc<Inner<S>>) {
     inner.state.borrow_mut().scrub.stats.rounds += 1;
 }
 
+/// One device's copy of a run of blocks.
+struct RunCopy<S: Seam> {
+    device: Device<S>,
+    /// False if the device failed the read: the content is then undefined.
+    was_read: bool,
+    blocks: Vec<S::Block>,
+}
+
+/// The state of a block, from all its copies.
+enum BlockState<B> {
+    /// This copy is intact.
+    Intact(B),
+    /// Past the last batch no header determines the content, so there is nothing to verify.
+    Undetermined,
+    /// No copy is intact.
+    Lost,
+}
+
 /// Verifies a run of blocks on every copy. Returns the number of blocks, and the bytes read; `None` if no buffer or no
 /// copy is available.
 async fn verify_run<S: Seam>(
@@ -95,38 +113,17 @@ async fn verify_run<S: Seam>(
     range: Range<u32>,
     verifier: &mut SegmentVerifier,
 ) -> Option<(u32, u64)> {
-    let devices = inner.log_devices();
-    let buffers = std::mem::take(&mut inner.state.borrow_mut().copy_buffers);
-    let count = (buffers.len() / devices.len().max(1)).min(range.len());
-    if count == 0 || devices.is_empty() {
-        inner.state.borrow_mut().copy_buffers.extend(buffers);
-        return None;
-    }
-    let at = block_offset(inner.state.borrow().superblock.segment_bytes, number, range.start);
-    let (mut buffers, mut copies) = (buffers.into_iter(), Vec::new());
-    for device in &devices {
-        let pieces = buffers.by_ref().take(count).map(Piece::whole).collect();
-        let (result, pieces) = inner.read_from(device, at, pieces).await;
-        let blocks: Vec<S::Block> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
-        copies.push((result.is_ok(), blocks));
-    }
-    inner.state.borrow_mut().copy_buffers.extend(buffers);
-    for (offset, index) in (0..count).zip(range.start..) {
-        let mut good: Option<S::Block> = None;
-        let mut verdict = None;
-        for (_, blocks) in copies.iter().filter(|(read, _)| *read) {
-            verdict = verifier.is_good(index, &blocks[offset]);
-            if verdict != Some(false) {
-                good = verdict.map(|_| blocks[offset].clone());
-                break;
+    let offset_bytes = block_offset(inner.state.borrow().superblock.segment_bytes, number, range.start);
+    let (count, copies) = read_copies(inner, offset_bytes, range.len()).await?;
+    for (run_index, block_index) in (0..count).zip(range.start..) {
+        match find_intact_copy(&copies, run_index, block_index, verifier) {
+            BlockState::Intact(good) => {
+                let block_at = offset_bytes + (run_index * BLOCK_BYTES) as u64;
+                repair(inner, &copies, run_index, block_at, good).await;
             }
-        }
-        match good {
-            Some(good) => repair(inner, &devices, &copies, offset, at, good).await,
-            // Past the last batch no header determines the content, so there is nothing to verify.
-            None if verdict.is_none() && copies.iter().any(|(read, _)| *read) => {}
-            None => {
-                verifier.skip(index);
+            BlockState::Undetermined => {}
+            BlockState::Lost => {
+                verifier.skip(block_index);
                 let is_still_in_log = inner.state.borrow().segments.is_in_log(number, segment.first_sequence);
                 let stats = &mut inner.state.borrow_mut().scrub.stats;
                 stats.damaged_blocks += u64::from(is_still_in_log);
@@ -134,32 +131,65 @@ async fn verify_run<S: Seam>(
             }
         }
     }
-    let bytes = (count * devices.len() * BLOCK_BYTES) as u64;
-    let blocks = copies.into_iter().flat_map(|(_, blocks)| blocks).filter_map(|block| block.thaw().ok());
+    let bytes = (count * copies.len() * BLOCK_BYTES) as u64;
+    let blocks = copies.into_iter().flat_map(|copy| copy.blocks).filter_map(|block| block.thaw().ok());
     keep_buffers(inner, blocks);
     Some((count as u32, bytes))
 }
 
+/// Reads up to `blocks_max` blocks from every device of the log, as many as there are buffers for. Returns their
+/// number and the copies; `None` if there is no buffer or no device.
+async fn read_copies<S: Seam>(
+    inner: &Inner<S>,
+    offset_bytes: u64,
+    blocks_max: usize,
+) -> Option<(usize, Vec<RunCopy<S>>)> {
+    let devices = inner.log_devices();
+    let buffers = std::mem::take(&mut inner.state.borrow_mut().copy_buffers);
+    let count = (buffers.len() / devices.len().max(1)).min(blocks_max);
+    if count == 0 || devices.is_empty() {
+        inner.state.borrow_mut().copy_buffers.extend(buffers);
+        return None;
+    }
+    let (mut buffers, mut copies) = (buffers.into_iter(), Vec::new());
+    for device in devices {
+        let pieces = buffers.by_ref().take(count).map(Piece::whole).collect();
+        let (result, pieces) = inner.read_from(&device, offset_bytes, pieces).await;
+        let blocks = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
+        copies.push(RunCopy { device, was_read: result.is_ok(), blocks });
+    }
+    inner.state.borrow_mut().copy_buffers.extend(buffers);
+    Some((count, copies))
+}
+
+/// Verifies the copies of a block until one is not damaged.
+fn find_intact_copy<S: Seam>(
+    copies: &[RunCopy<S>],
+    run_index: usize,
+    block_index: u32,
+    verifier: &mut SegmentVerifier,
+) -> BlockState<S::Block> {
+    for copy in copies.iter().filter(|copy| copy.was_read) {
+        let block = &copy.blocks[run_index];
+        match verifier.verify(block_index, block) {
+            Verdict::Intact => return BlockState::Intact(block.clone()),
+            Verdict::Undetermined => return BlockState::Undetermined,
+            Verdict::Damaged => {}
+        }
+    }
+    BlockState::Lost
+}
+
 /// Writes the good copy of the block at index `run_index` of the run over the copies that differ or could not be read.
 /// Like the repair after a read, it does not flush.
-async fn repair<S: Seam>(
-    inner: &Inner<S>,
-    devices: &[Device<S>],
-    copies: &[(bool, Vec<S::Block>)],
-    run_index: usize,
-    offset_bytes: u64,
-    good: S::Block,
-) {
-    let bad = |(_, (read, blocks)): &(&Device<S>, &(bool, Vec<S::Block>))| {
-        !read || !blocks[run_index].has_same_content(&good)
-    };
-    let bad: Vec<_> = devices.iter().zip(copies).filter(bad).map(|(device, _)| device.clone()).collect();
+async fn repair<S: Seam>(inner: &Inner<S>, copies: &[RunCopy<S>], run_index: usize, block_at: u64, good: S::Block) {
+    let is_bad = |copy: &&RunCopy<S>| !copy.was_read || !copy.blocks[run_index].has_same_content(&good);
+    let bad: Vec<_> = copies.iter().filter(is_bad).map(|copy| copy.device.clone()).collect();
     if bad.is_empty() {
         return;
     }
     inner.state.borrow_mut().scrub.stats.damaged_blocks += 1;
     for device in bad {
-        let block_at = offset_bytes + (run_index * BLOCK_BYTES) as u64;
         if inner.write_with_retry_to(&device, block_at, vec![good.clone()], Durability::Unflushed).await.is_ok() {
             inner.state.borrow_mut().scrub.stats.repaired_copies += 1;
         }

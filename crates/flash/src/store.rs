@@ -17,6 +17,7 @@ use crate::members::plan::JoinPlan;
 use crate::number::{MemberNo, MembershipGeneration, SegmentNo, Sequence};
 use crate::pages::Pages;
 use crate::record::{BlockAddress, Content, Position, Record, RecoveredRecord};
+use crate::record_read::ReadRequest;
 use crate::recovery::{OpenOptions, open};
 use crate::retirement;
 use crate::segments::LogSegment;
@@ -152,20 +153,17 @@ impl<S: Seam> Store<S> {
         position: Position,
         buffer: S::BlockMut,
     ) -> Result<S::Block, StoreError> {
-        crate::read::read(&self.0, address, position, buffer).await
+        crate::record_read::read(&self.0, address, position, buffer).await
     }
 
     /// Like [`Store::read`] for many blocks at once, each into its own buffer. The results are in the same order.
-    pub async fn read_all(
-        &self,
-        requests: Vec<(BlockAddress, Position, S::BlockMut)>,
-    ) -> Vec<Result<S::Block, StoreError>> {
-        crate::read::read_all(&self.0, requests).await
+    pub async fn read_all(&self, requests: Vec<ReadRequest<S>>) -> Vec<Result<S::Block, StoreError>> {
+        crate::record_read::read_all(&self.0, requests).await
     }
 
     /// Reads retired records that have not expired, each into its own buffer. Bad copies are not repaired, because the
     /// backing has the same content. The results are in the same order.
-    pub async fn read_kept(&self, requests: Vec<(BlockAddress, Position, S::BlockMut)>) -> Vec<KeptResult<S>> {
+    pub async fn read_kept(&self, requests: Vec<ReadRequest<S>>) -> Vec<KeptResult<S>> {
         crate::kept_reads::read_all(&self.0, requests).await
     }
 

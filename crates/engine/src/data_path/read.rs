@@ -453,7 +453,7 @@ impl<S: Seam> Shard<S> {
         {
             return Err(error.into());
         }
-        Ok(self.fill_span(span).await?)
+        Ok(self.read_sectors_from_backing(span).await?)
     }
 
     /// Records the read in its stream and starts readahead; true if the read is sequential.

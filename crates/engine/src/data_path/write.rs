@@ -21,14 +21,26 @@ const IMMEDIATE_WRITE_BLOCKS_MAX: usize = 64;
 /// Properties of a write that enters memory.
 #[derive(Clone, Copy)]
 pub struct WriteMode {
-    /// The block may stay in memory.
-    pub may_stay: bool,
+    /// The block is a transit block: it leaves memory once it is destaged.
+    pub is_transit: bool,
     /// The write is acknowledged before it is on the backing: memory alone then holds acknowledged data.
     pub holds_acknowledged_data: bool,
     /// The write continues a stream that bypasses the flash log.
     pub bypasses_log: bool,
     /// Time of the write.
     pub now: Nanos,
+}
+
+/// Result of [`Shard::write_block`].
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockWrite {
+    /// The content is in memory.
+    Written,
+    /// No buffer is free now.
+    NoBuffer,
+    /// The write covers part of a spilled block, which has to be reloaded first.
+    MustReload,
 }
 
 /// A write of one block's part of a request to memory.
@@ -53,7 +65,8 @@ impl<W> SpanWrite<'_, W> {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Writes if no wait is needed. After a failure the waiting call repeats the parts already written to memory.
+    /// Writes if no wait is needed. False if one is: parts may be in memory then, and the caller repeats the whole
+    /// write with [`Shard::write`], over them.
     pub fn try_write(self: &ShardRef<S>, at: ByteOffset, len_bytes: usize, source: &mut impl WriteSource<S>) -> bool {
         let has_room = self.may_write_undelayed(at, len_bytes) && self.has_space_for(at, len_bytes as u64);
         if len_bytes > IMMEDIATE_WRITE_BLOCKS_MAX * BLOCK_BYTES || !self.defers_writes() || !has_room {
@@ -62,12 +75,12 @@ impl<S: Seam> Shard<S> {
         let now = self.seam().now();
         let bypasses_log = self.record_stream_write(at, len_bytes);
         let is_written = self.with_state(|state, memory| {
-            let keep = self.keeps_writes();
-            let mode = WriteMode { may_stay: keep, holds_acknowledged_data: true, bypasses_log, now };
+            let is_transit = self.makes_transit_blocks();
+            let mode = WriteMode { is_transit, holds_acknowledged_data: true, bypasses_log, now };
             memory.prefetch_run_entries(self.volume_number, blocks_of(at, len_bytes as u64));
-            spans(at, len_bytes).all(|span| self.write_block(state, memory, &span, source, mode).is_some())
+            spans(at, len_bytes).all(|span| self.write_block(state, memory, &span, source, mode) == BlockWrite::Written)
         });
-        self.record_dirty(now);
+        self.notify_dirty_data(now);
         if is_written {
             self.counters.count_immediate_write(len_bytes as u64);
             self.curves.borrow_mut().record_use(at, len_bytes as u64);
@@ -98,24 +111,24 @@ impl<S: Seam> Shard<S> {
                 if span.len_bytes < BLOCK_BYTES {
                     self.reload_for_partial_write(span.block).await?;
                 }
-                let keep = self.keeps_writes() && !flags.is_used_once;
+                let is_transit = self.makes_transit_blocks() || flags.is_used_once;
                 self.reserve_space(&span).await?;
                 let now = self.seam().now();
-                let mode = WriteMode { may_stay: keep, holds_acknowledged_data: wait.is_none(), bypasses_log, now };
-                let is_written = self.with_state(|state, memory| {
-                    self.write_block(state, memory, &span, source, mode)?;
-                    if let Some(wait) = &wait {
+                let mode = WriteMode { is_transit, holds_acknowledged_data: wait.is_none(), bypasses_log, now };
+                let result = self.with_state(|state, memory| {
+                    let result = self.write_block(state, memory, &span, source, mode);
+                    if let Some(wait) = wait.as_ref().filter(|_| result == BlockWrite::Written) {
                         state.write_waits.add(span.block, wait);
                     }
-                    Some(())
+                    result
                 });
-                if is_written.is_some() {
+                if result == BlockWrite::Written {
                     break;
                 }
                 self.wait_for_buffer().await;
             }
         }
-        self.record_dirty(started_at);
+        self.notify_dirty_data(started_at);
         self.wait_until_written(wait, WaitFor::of_fua(flags.fua), backing_losses).await?;
         trace.record(Step::Destage, self.seam().now());
         if flags.fua && self.flush_involves_log() {
@@ -145,8 +158,7 @@ impl<S: Seam> Shard<S> {
         self.has_sabotage(Sabotage::NoReservation) || self.disk.has_space_for(at.0, len_bytes)
     }
 
-    /// Writes one block's part of a request to memory. `None` if there is no buffer now, or if the block is spilled and
-    /// has to be reloaded first.
+    /// Writes one block's part of a request to memory, unless that needs a wait.
     pub fn write_block(
         &self,
         state: &mut State,
@@ -154,17 +166,17 @@ impl<S: Seam> Shard<S> {
         span: &Span,
         source: &mut impl WriteSource<S>,
         mode: WriteMode,
-    ) -> Option<()> {
+    ) -> BlockWrite {
         let sectors = span.sectors();
         let supplied = (span.len_bytes == BLOCK_BYTES).then(|| source.take_block(span.offset_in_request)).flatten();
         let is_supplied = supplied.is_some();
         let mut known_slot = memory.find(self.volume_number, span.block);
         if span.len_bytes < BLOCK_BYTES && known_slot.is_none() && state.log_tracker.is_spilled(span.block) {
-            return None;
+            return BlockWrite::MustReload;
         }
-        let spare = match supplied {
+        let new_buffer = match supplied {
             None if known_slot.is_none_or(|id| !self.may_change(memory, id)) => {
-                let block = memory.alloc()?;
+                let Some(block) = memory.alloc() else { return BlockWrite::NoBuffer };
                 // The allocation may have evicted the block's own slot.
                 known_slot = memory.find(self.volume_number, span.block);
                 Some(block)
@@ -184,13 +196,13 @@ impl<S: Seam> Shard<S> {
         }
         let mut write = SpanWrite { span, source, is_supplied, mode };
         match known_slot {
-            Some(id) => self.overwrite_block(state, memory, id, &mut write, spare),
+            Some(id) => self.overwrite_block(state, memory, id, &mut write, new_buffer),
             None => {
-                let buffer = spare.expect("an absent block has a spare buffer");
+                let buffer = new_buffer.expect("an absent block has a new buffer");
                 self.insert_written_block(state, memory, &mut write, buffer);
             }
         }
-        Some(())
+        BlockWrite::Written
     }
 
     /// Writes a span of a block that has no slot: its other sectors stay absent, unless they read as zeroes.
@@ -223,24 +235,25 @@ impl<S: Seam> Shard<S> {
         write.copy_into::<S>(&mut data);
         let id = memory.insert(self.volume_number, block, data.freeze(), present, InsertKind::Normal);
         let slot = memory.slot_mut(id);
-        slot.is_transit = !mode.may_stay;
+        slot.is_transit = mode.is_transit;
         slot.holds_acknowledged_data = mode.holds_acknowledged_data || obligation.holds_acknowledged_data;
         state.mark_dirty(memory, id, obligation.oldest_epoch(epoch), mode.now);
         memory.record_new_content(id, None);
     }
 
-    /// Writes a span of a block that has a slot. `spare`: a buffer for the new content if the old one must not change.
+    /// Writes a span of a block that has a slot. `new_buffer`: a buffer for the new content, if the old one must not
+    /// change or the source has supplied one.
     fn overwrite_block(
         &self,
         state: &mut State,
         memory: &mut MemoryCache<S>,
         id: u32,
         write: &mut SpanWrite<'_, impl WriteSource<S>>,
-        spare: Option<S::BlockMut>,
+        new_buffer: Option<S::BlockMut>,
     ) {
         let (sectors, mode) = (write.span.sectors(), write.mode);
         let epoch = state.epochs.current();
-        let mut data = match spare {
+        let mut data = match new_buffer {
             // R1: another holder uses the old content, so the new content gets a buffer of its own.
             Some(mut data) => {
                 let slot = memory.slot(id);
@@ -256,7 +269,7 @@ impl<S: Seam> Shard<S> {
         let old = slot.data.replace(data.freeze());
         slot.present = slot.present.with(sectors);
         if self.mode.get() != CacheMode::Frozen {
-            slot.is_transit = !mode.may_stay;
+            slot.is_transit = mode.is_transit;
         }
         slot.holds_acknowledged_data |= mode.holds_acknowledged_data;
         memory.touch(id);
@@ -285,8 +298,9 @@ impl<S: Seam> Shard<S> {
         memory.take_unique(id).expect("the buffer is unique")
     }
 
-    /// Records new dirty data: wakes the pump if necessary and keeps the tick running.
-    pub fn record_dirty(self: &ShardRef<S>, now: Nanos) {
+    /// To be called after new dirty data is in memory: wakes the pump and starts a flush of the log if they are due,
+    /// and keeps the tick running.
+    pub fn notify_dirty_data(self: &ShardRef<S>, now: Nanos) {
         self.last_request_at.set(now);
         self.core.keep_ticking();
         if self.must_wake_pump() {
@@ -298,7 +312,7 @@ impl<S: Seam> Shard<S> {
     /// Records a write. True if it continues a stream that bypasses the log.
     fn record_stream_write(&self, at: ByteOffset, len_bytes: usize) -> bool {
         let is_stream = self.uses_log() && self.write_streams.borrow_mut().record_write(at, len_bytes as u64);
-        // A flush of the whole volume destages older blocks first.
+        // A flush that destages the whole volume sends older blocks first: those of the stream would fill memory.
         is_stream && !self.state.borrow().backing_flush.single_flight.is_running()
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use seam::{BlockMut, Disk, Seam};
 
-use super::write::WriteMode;
+use super::write::{BlockWrite, WriteMode};
 use crate::log_tracker::RangeChange;
 use crate::memory::zeroes::{DESTAGE_START_RANGES, RANGES_MAX, ZeroRange, ZeroState};
 use crate::memory::{BlockNo, PageNo, Sectors};
@@ -72,7 +72,7 @@ impl<S: Seam> Shard<S> {
                 }
             }
         }
-        self.record_dirty(started_at);
+        self.notify_dirty_data(started_at);
         self.wait_until_written(wait, WaitFor::of_fua(flags.fua), backing_losses).await?;
         if flags.fua && self.flush_involves_log() {
             self.flush_log().await?;
@@ -110,12 +110,12 @@ impl<S: Seam> Shard<S> {
         let now = self.seam().now();
         self.with_state(|state, memory| {
             let mode = WriteMode {
-                may_stay: self.keeps_writes(),
+                is_transit: self.makes_transit_blocks(),
                 holds_acknowledged_data: wait.is_none(),
                 bypasses_log: false,
                 now,
             };
-            if self.write_block(state, memory, span, &mut ZeroSource, mode).is_none() {
+            if self.write_block(state, memory, span, &mut ZeroSource, mode) != BlockWrite::Written {
                 return false;
             }
             if let Some(wait) = wait {

@@ -13,12 +13,12 @@ use crate::memory::BlockNo;
 use crate::shard::log_destage::LOGGED_AGE_FACTOR;
 use crate::shard::{Shard, ShardRef};
 
-/// Maximum number of blocks of one round, and of live records in its segments (before widening, see `widening_log2`).
+/// Maximum number of blocks of one round, and of live records in its segments (before `widen_round`).
 const ROUND_BLOCKS_MAX: usize = 65_536;
-/// Maximum number of blocks that are read from the log together. Reads of clients wait behind larger batches.
-const BATCH_BLOCKS_MAX: usize = 128;
-/// A batch takes at most this part of the memory for dirty data, so that it does not slow writers.
-const BATCH_MEMORY_DIVISOR: u64 = 8;
+/// Maximum number of blocks that are reloaded together. Reads of clients wait behind larger chunks.
+const CHUNK_BLOCKS_MAX: usize = 128;
+/// A chunk takes at most this part of the memory for dirty data, so that it does not slow writers.
+const CHUNK_MEMORY_DIVISOR: u64 = 8;
 /// Maximum number of records examined before the task yields: a longer step delays requests.
 const EXAMINED_RECORDS_MAX: usize = 1_024;
 /// Pause after a round that found blocks.
@@ -59,7 +59,7 @@ impl<S: Seam> Shard<S> {
     /// True if the log takes the volume's dirty data, and its last flush succeeded.
     fn has_usable_log(&self) -> bool {
         self.uses_log()
-            && !self.log_destage.has_log_flush_failed.get()
+            && !self.log_destage.has_log_flush_failed()
             && self.core.log().is_some_and(|log| log.copies() > 0)
     }
 
@@ -77,19 +77,19 @@ impl<S: Seam> Shard<S> {
     /// Starts a round if there is a reason for one and the pause since the last one has ended.
     pub fn start_log_destage_if_due(self: &ShardRef<S>) {
         let (destage, now) = (&self.log_destage, self.seam().now());
-        if destage.is_running.get() || now < destage.next_round_at.get() {
+        if !destage.may_begin_round(now) {
             return;
         }
         let Some(reason) = self.find_round_reason(now) else {
-            return destage.includes_zeroes.set(false);
+            return destage.set_includes_zeroes(false);
         };
-        destage.is_running.set(true);
+        destage.begin_round();
         let shard = Rc::clone(self);
         self.seam().spawn(async move {
             let round = shard.run_round(reason).await;
             shard.log_destage.queued_blocks().clear();
             shard.schedule_next_round(reason, round);
-            shard.log_destage.is_running.set(false);
+            shard.log_destage.end_round();
         });
     }
 
@@ -99,7 +99,7 @@ impl<S: Seam> Shard<S> {
             return None;
         }
         let is_old = || {
-            now >= self.log_destage.next_round_by_age_at.get()
+            self.log_destage.may_begin_round_by_age(now)
                 && self.core.oldest_segment_since().is_some_and(|since| now.since(since) >= self.logged_age_max())
         };
         let is_past_limit = || self.core.log().is_some_and(|log| log.has_segments_past_limit());
@@ -121,11 +121,11 @@ impl<S: Seam> Shard<S> {
         };
         let found_few = round.as_ref().is_some_and(|round| round.found_blocks < FEW_BLOCKS_MAX);
         let examined = if found_few { self.state.borrow().log_tracker.len() as u64 } else { 0 };
-        destage.next_round_at.set(now + pause + Nanos(PAUSE_PER_RECORD.0 * examined));
+        destage.postpone_round(now + pause + Nanos(PAUSE_PER_RECORD.0 * examined));
         let found_all = round.is_some_and(|round| !round.has_more && round.found_blocks < ROUND_BLOCKS_MAX);
         if reason != RoundReason::AboveTarget && found_all {
             // The open segment stays old: rounds by age would destage each of its new records at once.
-            destage.next_round_by_age_at.set(now + Nanos(self.logged_age_max().0 / 2));
+            destage.postpone_round_by_age(now + Nanos(self.logged_age_max().0 / 2));
         }
     }
 
@@ -134,8 +134,8 @@ impl<S: Seam> Shard<S> {
         !self.is_stopping.get() && !self.is_destage_held.get() && self.has_usable_log()
     }
 
-    /// True if memory has room for a batch, or the round ends early.
-    fn may_begin_batch(&self) -> bool {
+    /// True if memory has room for a chunk, or the round ends early.
+    fn may_begin_chunk(&self) -> bool {
         !self.slows_writers(self.state.borrow().not_clean_units()) || !self.may_continue_round()
     }
 
@@ -146,39 +146,42 @@ impl<S: Seam> Shard<S> {
         let choice = SegmentChoice {
             opened_before,
             includes_older_half: reason == RoundReason::AboveTarget,
-            live_records_max: (ROUND_BLOCKS_MAX as u64) << destage.widening_log2.get(),
+            live_records_max: destage.live_records_max(ROUND_BLOCKS_MAX as u64),
         };
         let OldSegments { numbers: segments, has_more } = self.core.log()?.select_old_segments(&choice);
         if segments.is_empty() {
             return Some(Round { found_blocks: 0, has_more });
         }
-        destage.includes_zeroes.set(self.state.borrow().log_tracker.has_zeroes_in_segments(&segments));
+        destage.set_includes_zeroes(self.state.borrow().log_tracker.has_zeroes_in_segments(&segments));
         self.destage_work.notify();
         let blocks = self.find_blocks_in_segments(&segments).await;
         if !self.may_continue_round() {
             return None;
         }
-        let is_wide_enough = blocks.len() >= FEW_BLOCKS_MAX;
-        destage.widening_log2.set(if is_wide_enough { 0 } else { (destage.widening_log2.get() + 1).min(u32::BITS) });
+        if blocks.len() < FEW_BLOCKS_MAX {
+            destage.widen_round();
+        } else {
+            destage.reset_width();
+        }
         if blocks.is_empty() && !has_more {
             self.state.borrow_mut().raise_spilled_since(opened_before);
         }
-        let batch_blocks_max = (self.not_clean_limit_blocks() / BATCH_MEMORY_DIVISOR).max(1) as usize;
-        for batch in blocks.chunks(BATCH_BLOCKS_MAX.min(batch_blocks_max)) {
-            self.progress.wait_for(|| self.may_begin_batch().then_some(())).await;
-            let batch_read = self.core.batch_reads.begin().await;
+        let chunk_blocks_max = (self.not_clean_limit_blocks() / CHUNK_MEMORY_DIVISOR).max(1) as usize;
+        for chunk in blocks.chunks(CHUNK_BLOCKS_MAX.min(chunk_blocks_max)) {
+            self.progress.wait_for(|| self.may_begin_chunk().then_some(())).await;
+            let reload = self.core.chunk_reloads.begin().await;
             if !self.may_continue_round() {
                 return None;
             }
-            let mut batch = batch.to_vec();
+            let mut chunk = chunk.to_vec();
             // A round takes minutes: blocks that were written again since have newer records.
-            batch.retain(|block| self.state.borrow().log_tracker.is_newest_in_segments(*block, &segments));
-            self.reload_blocks(&batch).await;
-            drop(batch_read);
-            destage.queued_blocks().extend(batch);
+            chunk.retain(|block| self.state.borrow().log_tracker.is_newest_in_segments(*block, &segments));
+            self.reload_blocks(&chunk).await;
+            drop(reload);
+            destage.queued_blocks().extend(chunk);
             self.destage_work.notify();
-            let is_batch_taken = || destage.queued_blocks().is_empty() || !self.may_continue_round();
-            self.progress.wait_for(|| is_batch_taken().then_some(())).await;
+            let is_chunk_taken = || destage.queued_blocks().is_empty() || !self.may_continue_round();
+            self.progress.wait_for(|| is_chunk_taken().then_some(())).await;
         }
         if !blocks.is_empty() {
             // The segments are free only when flushes of the backing cover all writes of the round. A failure is

@@ -220,7 +220,7 @@ impl<S: Seam> Shard<S> {
     fn update_destage_limit(&self, state: &State, now: Nanos) {
         let client_waits_for_write = state.backing_flush.single_flight.is_running()
             || !state.write_waits.is_empty()
-            || self.partial_blocks.awaited_fills.get() > 0;
+            || self.partial_blocks.awaited_fill_groups.get() > 0;
         let conditions = DestageConditions {
             pressure_percent: self.destage_pressure(state.not_clean_units()),
             is_awaited: client_waits_for_write,
@@ -411,7 +411,7 @@ impl<S: Seam> Shard<S> {
         let is_deferred =
             releases_space && self.has_log_room() && state.log_tracker.may_recover_data(&(start..range.end));
         if is_deferred {
-            self.log_destage.is_zero_range_waiting.set(true);
+            self.log_destage.request_zero_record();
         }
         is_deferred
     }

@@ -216,7 +216,7 @@ impl<S: Seam> Shard<S> {
         priority: Priority,
     ) -> Result<(), DiskError> {
         let bytes = seam::block::pieces_len(&pieces) as u64;
-        let io_slot = self.acquire_io_slot(true, at, bytes, priority).await;
+        let io_slot = self.acquire_io_slot(BackingOp::Write, at, bytes, priority).await;
         let began = self.seam().now();
         let result = self.disk.write(at.0, pieces).await;
         drop(io_slot);
@@ -302,7 +302,7 @@ impl<S: Seam> Shard<S> {
         let bytes = end.saturating_sub(at.0);
         // The I/O slot charges a zero request as one block: few disks take long for zeroes, and congestion detection
         // covers them.
-        let io_slot = self.acquire_io_slot(true, at, BLOCK_BYTES as u64, priority).await;
+        let io_slot = self.acquire_io_slot(BackingOp::Zero, at, BLOCK_BYTES as u64, priority).await;
         let began = self.seam().now();
         let may_unmap = job.may_unmap && !self.needs_space(job.operation_id, &blocks);
         let result = self.disk.zero(at.0, bytes, may_unmap).await;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use flash::{BlockAddress, BlockNo, PageReadError, Position};
+use flash::{BlockAddress, BlockNo, PageReadError, Position, ReadRequest};
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
 use crate::backing::Priority;
@@ -127,7 +127,9 @@ impl<S: Seam> Shard<S> {
         let buffers = read_result.take_buffers(range, &blocks);
         let addresses = blocks.iter().map(|block| BlockAddress { volume_id: self.volume_id, block: *block });
         let requests = addresses.zip(&positions).zip(buffers);
-        let requests = requests.map(|((address, position), buffer)| (address, *position, buffer)).collect();
+        let requests = requests
+            .map(|((address, position), buffer)| ReadRequest { address, position: *position, buffer })
+            .collect();
         let read = store.read_kept(requests).await;
         drop(io_slot);
         for ((block, position), result) in blocks.iter().zip(&positions).zip(&read) {

@@ -48,8 +48,8 @@ impl<S: Seam> FillResult<S> {
 }
 
 impl<S: Seam> Shard<S> {
-    /// Reads `blocks` from flash or the backing, merges them into partial blocks, and admits absent ones according to
-    /// `admit`.
+    /// Reads `blocks` from flash or the backing, and merges them into partial blocks. `admit`: how memory admits absent
+    /// blocks; with `None` it does not.
     pub async fn fill(
         &self,
         blocks: Range<BlockNo>,
@@ -80,14 +80,14 @@ impl<S: Seam> Shard<S> {
         });
         let mut flash_read = self.read_from_flash(blocks.clone(), buffers, self.priority_of_read(cause)).await;
         let missing = flash_read.missing_runs();
-        let from_backing: usize = missing.iter().map(Range::len).sum();
-        let is_from_backing: Vec<bool> = flash_read.content.iter().map(Option::is_none).collect();
+        let backing_blocks: usize = missing.iter().map(Range::len).sum();
+        let are_from_backing: Vec<bool> = flash_read.content.iter().map(Option::is_none).collect();
         for run in missing {
             let first = blocks.start.plus(run.start as u64);
             let taken = run
                 .clone()
                 .map(|index| flash_read.buffers[index].take().expect("a block without content has a buffer"));
-            match self.read_blocks(first, taken.collect(), cause).await {
+            match self.read_backing_blocks(first, taken.collect(), cause).await {
                 Ok((read, waited)) => {
                     flash_read.slot_wait += waited;
                     run.zip(read).for_each(|(index, block)| flash_read.content[index] = Some(block));
@@ -104,7 +104,7 @@ impl<S: Seam> Shard<S> {
             .map(|block| block.expect("every block was read from flash or from the backing"))
             .collect();
         self.with_state(|state, memory| {
-            for ((block, data), is_from_backing) in BlockNo::each(&blocks).zip(&content).zip(is_from_backing) {
+            for ((block, data), is_from_backing) in BlockNo::each(&blocks).zip(&content).zip(are_from_backing) {
                 let new = self.install(state, memory, &guard, block, data, admit);
                 if let Some(id) = new.filter(|_| is_from_backing && cause == Cause::Readahead) {
                     memory.slot_mut(id).was_read_ahead = true;
@@ -112,21 +112,14 @@ impl<S: Seam> Shard<S> {
             }
             state.release_fill_guard(&guard);
         });
-        let from_flash = content.len() - from_backing;
-        let (unreadable, waited) = (flash_read.unreadable_blocks, flash_read.slot_wait);
-        Ok(FillResult {
-            first_block: blocks.start,
-            blocks: content,
-            flash_blocks: from_flash,
-            unreadable_blocks: unreadable,
-            slot_wait: waited,
-            guard,
-        })
+        let flash_blocks = content.len() - backing_blocks;
+        let (unreadable_blocks, slot_wait) = (flash_read.unreadable_blocks, flash_read.slot_wait);
+        Ok(FillResult { first_block: blocks.start, blocks: content, flash_blocks, unreadable_blocks, slot_wait, guard })
     }
 
     /// Reads blocks of the backing from `first` on, a buffer each; bytes past the volume's end are zeroes. Also returns
     /// the time that the read waited for other volumes.
-    pub async fn read_blocks(
+    pub async fn read_backing_blocks(
         &self,
         first: BlockNo,
         buffers: Vec<S::BlockMut>,
@@ -141,14 +134,15 @@ impl<S: Seam> Shard<S> {
         let bytes = seam::block::pieces_len(&pieces) as u64;
         let at = ByteOffset::of(first);
         let permit = self.dispatch.acquire(cause).await;
-        let io_slot = self.acquire_io_slot(false, at, bytes, self.priority_of_read(cause)).await;
+        let io_slot = self.acquire_io_slot(BackingOp::Read, at, bytes, self.priority_of_read(cause)).await;
         let waited = io_slot.as_ref().map_or(Nanos::ZERO, |slot| slot.slot_wait);
         let began = self.seam().now();
         let (result, pieces) = self.disk.read(at.0, pieces).await;
         drop((io_slot, permit));
         let now = self.seam().now();
         self.counters.count_backing_request(BackingOp::Read, cause, bytes, now.since(began));
-        // The other causes read again in smaller parts, or try again later.
+        // After these causes no read follows. The callers of the others read again, in smaller parts or later, and
+        // count the error if that fails, too.
         if result.is_err() && matches!(cause, Cause::Readahead | Cause::Promotion) {
             self.counters.add(&self.counters.backing_errors, 1);
         }
@@ -164,15 +158,16 @@ impl<S: Seam> Shard<S> {
         Ok((whole.collect(), waited))
     }
 
-    /// Reads only some sectors of a block, for a request whose block cannot be read whole; admits nothing.
-    pub async fn fill_span(&self, span: &Span) -> Result<FillResult<S>, DiskError> {
+    /// Reads only the sectors of a span from the backing, for a request whose block cannot be read whole. Memory admits
+    /// nothing.
+    pub async fn read_sectors_from_backing(&self, span: &Span) -> Result<FillResult<S>, DiskError> {
         let block = span.block;
         let guard =
             self.with_state(|state, memory| state.issue_fill_guard(memory, self.volume_number, block.single(), false));
         let piece = Piece::new(self.core.alloc().await, span.offset_in_block, span.len_bytes);
         let at = ByteOffset::of(block).plus(span.offset_in_block as u64);
         let permit = self.dispatch.acquire(Cause::ClientRead).await;
-        let io_slot = self.acquire_io_slot(false, at, span.len_bytes as u64, Priority::Foreground).await;
+        let io_slot = self.acquire_io_slot(BackingOp::Read, at, span.len_bytes as u64, Priority::Foreground).await;
         let waited = io_slot.as_ref().map_or(Nanos::ZERO, |slot| slot.slot_wait);
         let began = self.seam().now();
         let (result, pieces) = self.disk.read(at.0, vec![piece]).await;
@@ -185,8 +180,8 @@ impl<S: Seam> Shard<S> {
         Ok(FillResult { first_block: block, blocks, flash_blocks: 0, unreadable_blocks: 0, slot_wait: waited, guard })
     }
 
-    /// Installs a block that was read under `guard` in memory, as far as it is still valid. Returns the slot of a block
-    /// that had none.
+    /// Installs a block that was read under `guard` in memory, as far as it is still valid. An absent block gets a slot
+    /// only with `admit`. Returns its slot.
     pub fn install(
         &self,
         state: &State,

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::{BlockAddress, Position};
+use flash::{BlockAddress, Position, ReadRequest};
 use seam::{DiskError, Nanos, Seam};
 
 use super::FillResult;
@@ -68,10 +68,11 @@ impl<S: Seam> Shard<S> {
         let result = match self.core.log() {
             Some(store) => {
                 let addresses = BlockNo::each(&blocks).map(|block| BlockAddress { volume_id: self.volume_id, block });
-                let requests = addresses
-                    .zip(positions)
-                    .zip(buffers)
-                    .map(|((address, position), buffer)| (address, position, buffer));
+                let requests = addresses.zip(positions).zip(buffers).map(|((address, position), buffer)| ReadRequest {
+                    address,
+                    position,
+                    buffer,
+                });
                 let read = store.read_all(requests.collect()).await;
                 let read =
                     read.into_iter().map(|block| block.map_err(|error| DiskError::Io(error.to_string()))).collect();
@@ -100,7 +101,7 @@ impl<S: Seam> Shard<S> {
                     continue;
                 };
                 let address = BlockAddress { volume_id: self.volume_id, block: *block };
-                requests.push((address, position, buffer));
+                requests.push(ReadRequest { address, position, buffer });
                 guards.push((state.issue_reload_guard(block.single()), *block));
             }
             state.reloading_blocks += guards.len() as u64;

@@ -153,8 +153,8 @@ impl<S: Seam> Shard<S> {
                 false => self.partial_blocks_to_leave_out(memory, state.log_tracker.changes()),
             };
             let changed = match takes_all {
-                true => state.log_tracker.take_changes(&left_out),
-                false => state.log_tracker.take_changes_except_streams(bypassed_after, &left_out),
+                true => state.log_tracker.begin_log_flush(&left_out),
+                false => state.log_tracker.begin_log_flush_except_streams(bypassed_after, &left_out),
             };
             (state.log_flush.last_flush_number, changed, left_out)
         });
@@ -224,7 +224,7 @@ impl<S: Seam> Shard<S> {
         let pieces: Vec<_> = past_end.collect();
         let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
         match store.append_tombstones(self.build_range_records(&pieces)).await {
-            Ok(positions) => self.with_state(|state, _| state.log_tracker.record_appends(&pieces, &positions)),
+            Ok(positions) => self.with_state(|state, _| state.log_tracker.on_appends_durable(&pieces, &positions)),
             // No acknowledgement relies on these tombstones.
             Err(StoreError::Full | StoreError::Unrecorded { .. }) => {}
             Err(error) => return Err(to_request_error(&error)),
@@ -329,9 +329,7 @@ impl<S: Seam> Shard<S> {
             let Some(store) = self.store() else { return Err(RequestError::ShuttingDown) };
             if self.has_sabotage(Sabotage::AckBeforeLog) {
                 drop(records);
-                self.with_state(|state, _| {
-                    data_blocks().for_each(|block| state.log_tracker.record_failed_append(block))
-                });
+                self.with_state(|state, _| data_blocks().for_each(|block| state.log_tracker.on_append_failed(block)));
                 return Ok(DurableScope::Blocks);
             }
             // A batch whose membership change is not yet recorded must not be acknowledged, but its records are in the
@@ -347,11 +345,11 @@ impl<S: Seam> Shard<S> {
                 self.counters.add(&self.counters.logged_bytes, blocks * BLOCK_BYTES as u64);
             }
             self.with_state(|state, _| match &result {
-                Ok(positions) => state.log_tracker.record_appends(&contents, positions),
+                Ok(positions) => state.log_tracker.on_appends_durable(&contents, positions),
                 Err(error) => {
-                    data_blocks().for_each(|block| state.log_tracker.record_failed_append(block));
+                    data_blocks().for_each(|block| state.log_tracker.on_append_failed(block));
                     if *error == StoreError::Full && !had_records {
-                        state.log_tracker.record_failed_first_append();
+                        state.log_tracker.on_first_append_failed();
                     }
                 }
             });
@@ -489,13 +487,13 @@ impl<S: Seam> Shard<S> {
                 }
                 Err(StoreError::Full) => {
                     if !had_records {
-                        self.with_state(|state, _| state.log_tracker.record_failed_first_append());
+                        self.with_state(|state, _| state.log_tracker.on_first_append_failed());
                     }
                     return self.bypass_log().await;
                 }
                 Err(error) => return Err(to_request_error(&error)),
             };
-            self.with_state(|state, _| state.log_tracker.record_appends(&pieces, &positions));
+            self.with_state(|state, _| state.log_tracker.on_appends_durable(&pieces, &positions));
             return unrecorded.map_or(Ok(DurableScope::Blocks), |error| Err(to_request_error(&error)));
         }
     }
@@ -533,7 +531,7 @@ impl<S: Seam> Shard<S> {
                 }
             }
         }
-        self.with_state(|state, _| state.log_tracker.record_all_tombstones());
+        self.with_state(|state, _| state.log_tracker.on_all_tombstones_durable());
         Ok(())
     }
 

@@ -33,9 +33,9 @@ impl<S: Seam> Shard<S> {
 
     /// The partial blocks among these changes that a background flush of the log leaves out.
     pub fn partial_blocks_to_leave_out(&self, memory: &MemoryCache<S>, changed: &ChangeSet) -> Vec<BlockNo> {
-        let unreadable = self.partial_blocks.unreadable_blocks.take();
+        let unfillable = self.partial_blocks.unfillable_blocks.take();
         let is_left_out = |block: &BlockNo| {
-            self.is_partial(memory, *block) && !changed.overlaps_ranges(&block.single()) && !unreadable.contains(block)
+            self.is_partial(memory, *block) && !changed.overlaps_ranges(&block.single()) && !unfillable.contains(block)
         };
         changed.blocks.iter().copied().filter(is_left_out).take(LEFT_OUT_BLOCKS_MAX).collect()
     }
@@ -61,8 +61,8 @@ impl<S: Seam> Shard<S> {
                 state.left_out_blocks.set(state.left_out_blocks.get().saturating_sub(filled.len() as u64));
                 shard.destage_work.notify();
                 let failed = filled.iter().filter(|(_, result)| result.is_err()).map(|(block, _)| *block);
-                state.unreadable_blocks.borrow_mut().extend(failed);
-                if state.unreadable_blocks.borrow().len() >= CONCURRENT_FILLS_MAX {
+                state.unfillable_blocks.borrow_mut().extend(failed);
+                if state.unfillable_blocks.borrow().len() >= CONCURRENT_FILLS_MAX {
                     // Not the blocks but the backing fails.
                     break;
                 }
@@ -79,11 +79,11 @@ impl<S: Seam> Shard<S> {
         let needed = blocks.len();
         blocks.extend(self.take_partial_blocks(&mut { further }, CONCURRENT_FILLS_MAX - needed, SEARCHED_BLOCKS_MAX));
         let is_awaited = self.flush_batcher.is_run_awaited();
-        let awaited_fills = &self.partial_blocks.awaited_fills;
-        awaited_fills.update(|count| count + u32::from(is_awaited));
+        let awaited_fill_groups = &self.partial_blocks.awaited_fill_groups;
+        awaited_fill_groups.update(|count| count + u32::from(is_awaited));
         self.destage_work.notify();
         let filled = self.fill_blocks(&blocks).await;
-        awaited_fills.update(|count| count - u32::from(is_awaited));
+        awaited_fill_groups.update(|count| count - u32::from(is_awaited));
         // A block of a later chunk whose fill fails is filled again with its chunk.
         filled.into_iter().take(needed).try_for_each(|(_, result)| result)?;
         if self.with_state(|_, memory| blocks.iter().take(needed).all(|block| self.is_partial(memory, *block))) {

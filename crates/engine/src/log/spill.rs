@@ -46,13 +46,13 @@ impl<S: Seam> Shard<S> {
                 && (self.partial_blocks.left_out_blocks.get() == 0 || self.changed_blocks_to_log() > 0)
             || self.has_much_unlogged_data()
             || self.has_old_unlogged_data()
-            || self.log_destage.is_zero_range_waiting.get())
+            || self.log_destage.is_zero_record_requested())
             || self.seam().now() < self.background_flushes.next_log_flush_at.get()
         {
             return;
         }
         self.background_flushes.is_log_flush_running.set(true);
-        self.log_destage.is_zero_range_waiting.set(false);
+        self.log_destage.end_zero_record_request();
         let shard = Rc::clone(self);
         self.seam().spawn(async move {
             let pause = match shard.join_log_flush().await {

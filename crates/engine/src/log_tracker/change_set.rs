@@ -7,9 +7,9 @@ use flash::BlockNo;
 
 use crate::memory::outdated::OutdatedRanges;
 
-/// Maximum number of recorded ranges; beyond it the whole volume counts as changed.
+/// Maximum number of listed ranges; beyond it the whole volume counts as changed.
 pub const RANGES_MAX: usize = 1024;
-/// Number of recorded ranges from which single outdated blocks are recorded as blocks.
+/// Number of listed ranges from which single outdated blocks are listed as blocks.
 const OUTDATED_RANGES_MAX: usize = RANGES_MAX / 4;
 
 /// The kind of a change to a range.
@@ -29,7 +29,7 @@ pub struct ChangeSet {
     /// Changed ranges by their first block, with the block past the last; they do not overlap. The content of their
     /// blocks is newer if these are in `blocks` as well.
     pub ranges: BTreeMap<BlockNo, (BlockNo, RangeChange)>,
-    /// True if there were too many changes to record: every block of the volume then counts as changed.
+    /// True if there were too many changes to list: every block of the volume then counts as changed.
     pub covers_whole_volume: bool,
 }
 
@@ -111,7 +111,7 @@ impl ChangeSet {
         }
     }
 
-    /// Replaces the recorded changes by one of the whole volume.
+    /// Replaces the listed changes by one of the whole volume.
     pub fn mark_whole_volume(&mut self) {
         *self = ChangeSet { covers_whole_volume: true, ..ChangeSet::default() };
     }

@@ -2,7 +2,7 @@
 //! 16 bytes and an overhead each (18 to 24 in all), because flash and not memory bounds their number.
 //!
 //! A record in the index either holds its block's newest content (the block is *spilled*: no other copy exists), or is
-//! *superseded* by a write and still held, because nothing newer is durable yet.
+//! *superseded* by a write and still live, because nothing newer is durable yet.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -139,7 +139,7 @@ impl RecordIndex {
         self.records.iter_from(blocks.start).next().is_some_and(|(block, _)| block < blocks.end)
     }
 
-    /// The blocks whose records are superseded but still held.
+    /// The blocks whose records are superseded but still live.
     pub fn superseded_blocks(&self) -> Vec<BlockNo> {
         if self.spilled_count == self.records.len() {
             return Vec::new();

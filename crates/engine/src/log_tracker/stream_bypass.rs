@@ -73,8 +73,8 @@ impl StreamBypass {
         self.bypassed_since.retain(|block, _| self.waiting_blocks.contains(block));
     }
 
-    /// Records that the newest content of a block was sent to the backing.
-    pub fn record_send(&mut self, block: BlockNo) {
+    /// To be called when the newest content of a block is sent to the backing.
+    pub fn on_send(&mut self, block: BlockNo) {
         self.waiting_blocks.remove(&block);
     }
 
@@ -123,7 +123,7 @@ mod tests {
         assert!((0..4).all(|number| bypass.add(BlockNo(number), Nanos::ZERO, 4)));
         assert!(!bypass.add(BlockNo(4), Nanos::ZERO, 4), "the bound is reached");
         assert!(bypass.add(BlockNo(3), Nanos::ZERO, 4), "the block bypasses the log already");
-        bypass.record_send(BlockNo(0));
+        bypass.on_send(BlockNo(0));
         assert!(!bypass.add(BlockNo(4), Nanos::ZERO, 4), "a sent block counts until it is clean");
         assert_eq!(bypass.remove_range(&(BlockNo(0)..BlockNo(2))), [BlockNo(0), BlockNo(1)]);
         assert!(bypass.add(BlockNo(4), Nanos::ZERO, 4));
@@ -153,7 +153,7 @@ mod tests {
             [BlockNo(1), BlockNo(2)],
             "a repeated write makes no block young"
         );
-        bypass.record_send(BlockNo(1));
+        bypass.on_send(BlockNo(1));
         bypass.remove_sent();
         assert_eq!((bypass.blocks().collect::<Vec<_>>(), bypass.waiting_blocks.len()), (vec![BlockNo(2)], 1));
     }

@@ -95,7 +95,7 @@ impl ZeroRecords {
         retired.extend(std::mem::take(&mut self.records).into_values().map(|record| record.position));
     }
 
-    /// True if any record keeps one of these segments in use.
+    /// True if any of these segments has live records.
     pub fn are_in_segments(&self, segments: &BTreeSet<SegmentNo>) -> bool {
         self.records.values().any(|record| segments.contains(&record.position.segment()))
     }

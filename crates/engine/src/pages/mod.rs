@@ -85,7 +85,7 @@ impl<S: Seam> Shard<S> {
         }
         let refreshed = self.queue_refresh(&destaged.first_blocks);
         // Under a policy that caches no writes, a block leaves memory although a refresh of its page is queued.
-        let retained = if self.keeps_writes() { refreshed } else { BTreeSet::new() };
+        let retained = if self.makes_transit_blocks() { BTreeSet::new() } else { refreshed };
         self.drop_transit(&destaged.transit_blocks, &retained);
         if let Some(pages) = &self.flash_tier.pages {
             if self.flash_tier.is_suspended() {

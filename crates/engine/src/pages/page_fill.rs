@@ -80,7 +80,7 @@ impl<S: Seam> Shard<S> {
             let page_guard = state.issue_fill_guard(memory, self.volume_number, blocks.clone(), false);
             (page_guard, state.issue_fill_guard(memory, self.volume_number, run.clone(), true))
         });
-        let read = self.read_blocks(blocks.start, buffers, Cause::ClientRead).await;
+        let read = self.read_backing_blocks(blocks.start, buffers, Cause::ClientRead).await;
         let Ok((content, waited)) = read else {
             // A bad sector elsewhere in the page must not fail this client.
             self.release_fill_guards([&page_guard, &guard]);

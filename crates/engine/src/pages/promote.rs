@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
-use flash::PutError;
+use flash::{PutError, VolumePages};
 use seam::{Block, DiskResult, Nanos, Seam};
 
 use crate::backing::Cause;
@@ -25,8 +25,8 @@ use crate::shard::{Shard, ShardRef};
 /// Limit of helper tasks: each writes one page at a time, and a device needs several requests in its queue for full
 /// speed.
 const HELPER_TASKS_MAX: usize = 7;
-/// Kept records replace refreshes while at least this part of the segments is free for the log: it fills them before it
-/// reuses the segments of these records.
+/// A kept record makes a refresh of its block unnecessary while at least this part of the segments is free for the log:
+/// the log fills the free segments before it reuses the segment of the record.
 const RETENTION_MIN_PERCENT: u64 = 25;
 /// A backing without client requests for this long counts as idle and may be read in the background.
 const QUIET_AFTER: Nanos = Nanos::from_millis(20);
@@ -90,47 +90,57 @@ impl<S: Seam> Shard<S> {
         for block in missing {
             let (page, index) = page_and_index(block);
             let valid = pages.valid_blocks(page);
-            // A block that is read shortly before its record expires counts as missing: its page takes it over.
-            let expires_soon = |position| self.core.log().is_some_and(|log| log.expires_soon(position));
-            if valid >> index & 1 == 0
-                && let Some(position) = self.kept_position(block)
-                && !expires_soon(position)
-            {
+            let is_on_flash = valid >> index & 1 == 1;
+            if !is_on_flash && self.has_young_record(block) {
                 if valid != 0 {
                     pages.touch(page);
                 }
                 continue;
             }
-            if valid >> index & 1 == 0 && valid != 0 && chosen.last() != Some(&page) {
+            if !is_on_flash && valid != 0 && chosen.last() != Some(&page) {
                 // The page is on flash already; its missing blocks are promoted without earning it again.
                 chosen.push(page);
             }
-            if last.replace(page) == Some(page) {
-                continue;
-            }
-            if valid != 0 {
-                pages.touch(page);
-                continue;
-            }
-            if pages.suspect_blocks(page) != 0 {
-                counters.count_rejection(RejectReason::Suspect);
-                self.queue_job(page, PageJobKind::VerifySuspect);
-                continue;
-            }
-            if is_sequential {
-                counters.count_rejection(RejectReason::Stream);
-                continue;
-            }
-            match self.record_use(page) {
-                Verdict::Promote => chosen.push(page),
-                Verdict::First => counters.count_rejection(RejectReason::FirstUse),
-                Verdict::Burst => counters.count_rejection(RejectReason::Burst),
+            let is_first_of_page = last.replace(page) != Some(page);
+            if is_first_of_page && self.earns_promotion(pages, page, valid, is_sequential) {
+                chosen.push(page);
             }
         }
         chosen
     }
 
-    /// Records a client's write that missed memory: a use of the page, but not one that needs its content.
+    /// True if a kept record serves reads of the block and is in the first half of its lifetime. In the second half a
+    /// read counts as a miss, so that the block's page takes it over before the record expires.
+    fn has_young_record(&self, block: BlockNo) -> bool {
+        self.kept_position(block).is_some_and(|position| !self.core.log().is_some_and(|log| log.expires_soon(position)))
+    }
+
+    /// Counts a read of a page that missed memory. True if the page is not on flash and the admission rule promotes it.
+    fn earns_promotion(&self, pages: &VolumePages<S>, page: PageNo, valid: u16, is_sequential: bool) -> bool {
+        let counters = &self.flash_tier.counters;
+        if valid != 0 {
+            pages.touch(page);
+            return false;
+        }
+        if pages.suspect_blocks(page) != 0 {
+            counters.count_rejection(RejectReason::Suspect);
+            self.queue_job(page, PageJobKind::VerifySuspect);
+            return false;
+        }
+        if is_sequential {
+            counters.count_rejection(RejectReason::Stream);
+            return false;
+        }
+        match self.record_use(page) {
+            Verdict::Promote => return true,
+            Verdict::First => counters.count_rejection(RejectReason::FirstUse),
+            Verdict::Burst => counters.count_rejection(RejectReason::Burst),
+        }
+        false
+    }
+
+    /// Records a client's write that missed memory. It counts as a first use of the page, but never promotes: a write
+    /// needs no content.
     pub fn record_write_miss(&self, block: BlockNo) {
         if let Some(pages) = self.fillable_pages() {
             let (page, _) = page_and_index(block);
@@ -249,7 +259,8 @@ impl<S: Seam> Shard<S> {
         })
     }
 
-    /// Puts the content of a page fill on flash, or the page's clean blocks in memory.
+    /// Puts a page on flash: the content that a page fill has read, or otherwise the page's clean blocks in memory. A
+    /// further job completes a page of which only some blocks are then on flash.
     async fn promote_page(&self, page: PageNo, page_read: Option<PageRead<S>>) {
         let counters = &self.flash_tier.counters;
         let Some(pages) = self.fillable_pages().cloned() else {
@@ -357,7 +368,7 @@ impl<S: Seam> Shard<S> {
         let Some(buffers) = self.core.alloc_all(count, false).await else {
             return Err(seam::DiskError::Io("no buffers are free for background reads".into()));
         };
-        Ok(self.read_blocks(blocks.start, buffers, Cause::Promotion).await?.0)
+        Ok(self.read_backing_blocks(blocks.start, buffers, Cause::Promotion).await?.0)
     }
 
     /// Puts blocks on flash. The caller must not await between reading `content` and this call: `put` registers the
@@ -375,17 +386,18 @@ impl<S: Seam> Shard<S> {
             }
             Err(error) => {
                 let reason = match error {
-                    PutError::Busy => RejectReason::NoSlot,
-                    PutError::AllInUse => RejectReason::AllHot,
-                    PutError::QuotaExhausted => RejectReason::QuotaUsed,
-                    PutError::Failed(_) => RejectReason::DeviceFailed,
+                    PutError::NoSlot => RejectReason::NoSlot,
+                    PutError::AllHot => RejectReason::AllHot,
+                    PutError::QuotaUsed => RejectReason::QuotaUsed,
+                    PutError::DeviceFailed(_) => RejectReason::DeviceFailed,
                 };
                 if !is_by_use {
                     return self.flash_tier.pins.set_wait_reason(reason);
                 }
                 counters.count_rejection(reason);
                 if new {
-                    // The page keeps part of its credit: this counts as its first use.
+                    // The admission rule has cleared the page's uses when it chose the page. Without this one, the page
+                    // would begin anew.
                     self.core.promoter().admission.borrow_mut().record_first_use(self.page_key(page));
                 }
             }

@@ -1,5 +1,5 @@
 //! Partition of a common cache among volumes: the next block goes to the volume whose miss-ratio curve predicts the
-//! most hits per second for it.
+//! most hits for it.
 //!
 //! The algorithm is greedy by marginal gain, which is optimal only for concave hit curves. So each curve is replaced by
 //! its upper concave hull. A volume that gains nothing until its loop fits gets all of the loop or nothing. (Talus does
@@ -10,8 +10,8 @@
 pub struct VolumeDemand {
     min_blocks: u64,
     max_blocks: u64,
-    uses_per_second: f64,
-    /// Upper hull of the points (blocks, hits per second), starting at zero.
+    recent_uses: f64,
+    /// Upper hull of the points (blocks, hits among the recent uses), starting at zero.
     hull: Vec<(u64, f64)>,
 }
 
@@ -19,17 +19,17 @@ pub struct VolumeDemand {
 struct HullSegment {
     volume_index: usize,
     blocks: u64,
-    /// Hits per second for each block.
+    /// Hits for each block.
     gain_per_block: f64,
 }
 
 impl VolumeDemand {
-    /// A demand of a volume with bounds `min` and `max` in blocks and a load of `rate` uses of blocks per second.
+    /// A demand of a volume with bounds `min` and `max` in blocks and `recent_uses` of blocks, a decayed count.
     /// `points` are its miss-ratio curve, by growing size: blocks, and the miss ratio of an LRU of that size.
-    pub fn new(min: u64, max: u64, rate: f64, points: impl IntoIterator<Item = (u64, f64)>) -> Self {
+    pub fn new(min: u64, max: u64, recent_uses: f64, points: impl IntoIterator<Item = (u64, f64)>) -> Self {
         let mut hull: Vec<(u64, f64)> = vec![(0, 0.0)];
         for (blocks, miss_ratio) in points {
-            let point = (blocks, rate * (1.0 - miss_ratio));
+            let point = (blocks, recent_uses * (1.0 - miss_ratio));
             let last = hull[hull.len() - 1];
             if point.0 <= last.0 || point.1 <= last.1 {
                 continue;
@@ -41,20 +41,20 @@ impl VolumeDemand {
             }
             hull.push(point);
         }
-        VolumeDemand { min_blocks: min.min(max), max_blocks: max, uses_per_second: rate, hull }
+        VolumeDemand { min_blocks: min.min(max), max_blocks: max, recent_uses, hull }
     }
 
-    /// Uses of blocks per second.
-    pub fn uses_per_second(&self) -> f64 {
-        self.uses_per_second
+    /// Recent uses of blocks, a decayed count.
+    pub fn recent_uses(&self) -> f64 {
+        self.recent_uses
     }
 
-    /// Misses per second with `blocks` blocks.
-    pub fn misses_per_second(&self, blocks: u64) -> f64 {
+    /// The misses among the recent uses that are expected with `blocks` blocks.
+    pub fn expected_misses(&self, blocks: u64) -> f64 {
         let above = self.hull.partition_point(|point| point.0 <= blocks);
         let below = self.hull[above - 1];
         let gain = self.hull.get(above).map_or(0.0, |next| slope(below, *next) * (blocks - below.0) as f64);
-        (self.uses_per_second - below.1 - gain).max(0.0)
+        (self.recent_uses - below.1 - gain).max(0.0)
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn misses_lie_on_the_hull() {
         let demand = demand(10.0, &[(10, 0.9), (20, 0.9), (30, 0.1), (40, 0.1)]);
-        let misses = [0, 15, 30, 100].map(|blocks| demand.misses_per_second(blocks));
+        let misses = [0, 15, 30, 100].map(|blocks| demand.expected_misses(blocks));
         assert_eq!(misses.map(|misses| (misses * 10.0).round()), [100.0, 55.0, 10.0, 10.0]);
     }
 }

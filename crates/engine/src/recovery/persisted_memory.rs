@@ -4,7 +4,7 @@ use flash::BlockNo;
 use seam::persist::ShmImage;
 use seam::{BLOCK_BYTES, RangeKind, Seam};
 
-use crate::data_path::write::WriteMode;
+use crate::data_path::write::{BlockWrite, WriteMode};
 use crate::memory::Sectors;
 use crate::shard::{Shard, ShardRef, spans};
 use crate::{ByteOffset, RequestError, WriteSource, ZeroFlags};
@@ -46,7 +46,7 @@ impl<S: Seam> Shard<S> {
             recovered += 1;
         }
         if recovered > 0 {
-            self.record_dirty(self.seam().now());
+            self.notify_dirty_data(self.seam().now());
         }
         // Outdated records left out of the log count as a change too, until a flush has appended their tombstones.
         let is_due = recovered > 0 || self.state.borrow().log_tracker.has_changes();
@@ -69,12 +69,14 @@ impl<S: Seam> Shard<S> {
                     self.reload_for_partial_write(span.block).await?;
                 }
                 let mode = WriteMode {
-                    may_stay: self.keeps_writes(),
+                    is_transit: self.makes_transit_blocks(),
                     holds_acknowledged_data: true,
                     bypasses_log: false,
                     now: self.seam().now(),
                 };
-                if self.with_state(|state, memory| self.write_block(state, memory, &span, source, mode)).is_some() {
+                if self.with_state(|state, memory| self.write_block(state, memory, &span, source, mode))
+                    == BlockWrite::Written
+                {
                     break;
                 }
                 self.wait_for_buffer().await;

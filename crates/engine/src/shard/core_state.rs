@@ -8,7 +8,7 @@ use flash::{MapLoadOutcome, Pages, Store};
 use seam::{Nanos, Seam};
 
 use super::kept_records::KeptTotals;
-use super::log_destage::{BatchReads, LOGGED_AGE_FACTOR};
+use super::log_destage::{ChunkReloads, LOGGED_AGE_FACTOR};
 use super::memory_partition::MemoryPartition;
 use super::promoter::Promoter;
 use super::siblings::SiblingDirectory;
@@ -74,7 +74,7 @@ pub struct CoreState<S: Seam> {
     /// Cost units left for destage until the next tick; `None` without limit.
     destage_allowance_units: Cell<Option<u64>>,
     /// Batches that destage reads from the log.
-    pub batch_reads: BatchReads,
+    pub chunk_reloads: ChunkReloads,
     /// Time from which the next batch of the log that no client waits for may begin.
     pub next_background_batch_at: Cell<Nanos>,
     /// Number of kept records, and progress of their sweeps.
@@ -95,7 +95,7 @@ impl<S: Seam> CoreState<S> {
         let promoter = Promoter::new(&spec, (seam.blocks_total() / BLOCKS_PER_PAGE) as u64);
         CoreState {
             kept_totals: KeptTotals::default(),
-            batch_reads: BatchReads::default(),
+            chunk_reloads: ChunkReloads::default(),
             next_background_batch_at: Cell::default(),
             memory_partition: Cell::new(MemoryPartition::new(seam.now())),
             log_gauges: LogGauges::default(),

@@ -18,8 +18,6 @@ use crate::memory::{MemoryCache, VolumeUsage};
 use crate::policy::partition::{VolumeDemand, partition};
 use crate::{CacheMode, WritePolicy};
 
-/// Bytes of a block.
-const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Each volume with requests gets at least 1/64 of an equal part: repeated reads should hit, and a curve is unreliable
 /// at small sizes.
 const FLOOR_DIVISOR: u64 = 64;
@@ -28,13 +26,13 @@ const USES_PER_BLOCK: f64 = 8.0;
 /// A new partition must gain at least 1/32 of the misses, or of the hits if they are fewer. The error of a curve's
 /// difference between two sizes is smaller.
 const GAIN_DIVISOR: f64 = 32.0;
-/// Part of the expected gain that must be reached once memory has turned over.
-const KEPT_GAIN_RATIO: f64 = 0.25;
+/// Minimum part of the expected gain that a partition must reach, or it is abandoned once memory has turned over.
+const REACHED_GAIN_RATIO_MIN: f64 = 0.25;
 /// Maximum doublings of the pause after partitions that missed their expected gain. The pause is two turnovers at
 /// first, then four, and so on.
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
-/// Least maximum in blocks; a long request would evict itself otherwise.
-const MAX_BLOCKS_MIN: u64 = 64;
+/// A volume's maximum is at least this many blocks: with fewer, a long request would evict its own first blocks.
+const VOLUME_MAX_BLOCKS_FLOOR: u64 = 64;
 /// Number of steps between the sizes at which a curve is evaluated. The sizes grow geometrically.
 const SIZE_STEPS: i32 = 64;
 /// Largest of these sizes, as a multiple of the memory.
@@ -80,55 +78,7 @@ impl MemoryPartition {
             retry_at_uses: 0.0,
         }
     }
-}
 
-impl<S: Seam> CoreState<S> {
-    /// Partitions memory anew if the interval has passed.
-    pub fn repartition_memory_if_due(&self) {
-        let (interval, now, mut partition) =
-            (self.spec().repartition_interval, self.seam().now(), self.memory_partition.get());
-        if interval == Nanos::ZERO || now.since(partition.checked_at) < interval {
-            return;
-        }
-        let shards = self.shards();
-        let mut memory = self.memory().borrow_mut();
-        let blocks = self.seam().blocks_total() as u64;
-        let counted_uses =
-            || shards.iter().map(|shard| shard.curves.borrow_mut().memory().recent_histogram().total_uses as f64).sum();
-        let (counted, turnover): (f64, f64) = (counted_uses(), blocks as f64 * USES_PER_BLOCK);
-        let new_uses = (counted - partition.uses_at_check).max(0.0);
-        partition.total_uses += new_uses;
-        // With too few uses there is no reliable estimate, and the volumes compete for the common pool.
-        if shards.len() > 1 && counted >= turnover / 2.0 {
-            let hits: u64 = shards.iter().map(|shard| memory.usage(shard.volume_number).hits).sum();
-            partition.check_gain(hits as f64 / counted, turnover);
-            if partition.expected_gain.is_none() {
-                shards
-                    .iter()
-                    .for_each(|shard| memory.update_usage(shard.volume_number, |usage| usage.target_blocks = None));
-            }
-            if partition.total_uses >= partition.retry_at_uses
-                && let Some((targets, gain)) = find_better_targets(&memory, &shards, blocks)
-            {
-                for (shard, target) in shards.iter().zip(targets) {
-                    memory.update_usage(shard.volume_number, |usage| usage.target_blocks = Some(target));
-                }
-                let hit_ratio = (hits as f64 + gain * KEPT_GAIN_RATIO) / counted;
-                partition.expected_gain =
-                    Some(ExpectedGain { since_uses: partition.total_uses, hit_ratio_min: hit_ratio });
-            }
-        }
-        let decay_factor = (-new_uses / turnover).exp();
-        for shard in &shards {
-            shard.curves.borrow_mut().memory().decay(decay_factor);
-            memory.update_usage(shard.volume_number, |usage| usage.hits = (usage.hits as f64 * decay_factor) as u64);
-        }
-        (partition.checked_at, partition.uses_at_check) = (now, counted_uses());
-        self.memory_partition.set(partition);
-    }
-}
-
-impl MemoryPartition {
     /// Checks the gain once memory has turned over. If the gain falls short, the volumes return to the common pool.
     fn check_gain(&mut self, hit_ratio: f64, turnover: f64) {
         let Some(expected_gain) =
@@ -146,6 +96,52 @@ impl MemoryPartition {
     }
 }
 
+impl<S: Seam> CoreState<S> {
+    /// Partitions memory anew if the interval has passed.
+    pub fn repartition_memory_if_due(&self) {
+        let (interval, now, mut partition) =
+            (self.spec().repartition_interval, self.seam().now(), self.memory_partition.get());
+        if interval == Nanos::ZERO || now.since(partition.checked_at) < interval {
+            return;
+        }
+        let shards = self.shards();
+        let mut memory = self.memory().borrow_mut();
+        let blocks = self.seam().blocks_total() as u64;
+        let sum_recent_uses =
+            || shards.iter().map(|shard| shard.curves.borrow_mut().memory().recent_histogram().total_uses as f64).sum();
+        let (recent_uses, turnover): (f64, f64) = (sum_recent_uses(), blocks as f64 * USES_PER_BLOCK);
+        let new_uses = (recent_uses - partition.uses_at_check).max(0.0);
+        partition.total_uses += new_uses;
+        // With too few uses there is no reliable estimate, and the volumes compete for the common pool.
+        if shards.len() > 1 && recent_uses >= turnover / 2.0 {
+            let hits: u64 = shards.iter().map(|shard| memory.usage(shard.volume_number).hits).sum();
+            partition.check_gain(hits as f64 / recent_uses, turnover);
+            if partition.expected_gain.is_none() {
+                shards
+                    .iter()
+                    .for_each(|shard| memory.update_usage(shard.volume_number, |usage| usage.target_blocks = None));
+            }
+            if partition.total_uses >= partition.retry_at_uses
+                && let Some((targets, gain)) = find_better_targets(&memory, &shards, blocks)
+            {
+                for (shard, target) in shards.iter().zip(targets) {
+                    memory.update_usage(shard.volume_number, |usage| usage.target_blocks = Some(target));
+                }
+                let hit_ratio = (hits as f64 + gain * REACHED_GAIN_RATIO_MIN) / recent_uses;
+                partition.expected_gain =
+                    Some(ExpectedGain { since_uses: partition.total_uses, hit_ratio_min: hit_ratio });
+            }
+        }
+        let decay_factor = (-new_uses / turnover).exp();
+        for shard in &shards {
+            shard.curves.borrow_mut().memory().decay(decay_factor);
+            memory.update_usage(shard.volume_number, |usage| usage.hits = (usage.hits as f64 * decay_factor) as u64);
+        }
+        (partition.checked_at, partition.uses_at_check) = (now, sum_recent_uses());
+        self.memory_partition.set(partition);
+    }
+}
+
 /// Returns targets of a partition with sufficient gain, and the hits that it is expected to gain.
 fn find_better_targets<S: Seam>(
     memory: &MemoryCache<S>,
@@ -158,10 +154,10 @@ fn find_better_targets<S: Seam>(
         shards.iter().zip(&usages).map(|(shard, usage)| shard.estimate_demand(*usage, floor, memory_blocks)).collect();
     let targets = partition(memory_blocks, &demands);
     let misses = |size: &dyn Fn(usize) -> u64| -> f64 {
-        demands.iter().enumerate().map(|(volume, demand)| demand.misses_per_second(size(volume))).sum()
+        demands.iter().enumerate().map(|(volume, demand)| demand.expected_misses(size(volume))).sum()
     };
     let current_misses = misses(&|volume| usages[volume].target_blocks.unwrap_or(usages[volume].held_blocks));
-    let hits = demands.iter().map(VolumeDemand::uses_per_second).sum::<f64>() - current_misses;
+    let hits = demands.iter().map(VolumeDemand::recent_uses).sum::<f64>() - current_misses;
     let gain = current_misses - misses(&|volume| targets[volume]);
     (gain > current_misses.min(hits) / GAIN_DIVISOR).then_some((targets, gain))
 }
@@ -171,7 +167,7 @@ impl<S: Seam> Shard<S> {
     pub fn apply_memory_quota(&self) {
         let quota = self.memory_quota.get();
         self.core.memory().borrow_mut().update_usage(self.volume_number, |usage| {
-            usage.min_blocks = quota.min_bytes.div_ceil(BLOCK);
+            usage.min_blocks = quota.min_bytes.div_ceil(BLOCK_BYTES as u64);
             usage.max_blocks = self.memory_max_blocks();
         });
     }
@@ -179,8 +175,8 @@ impl<S: Seam> Shard<S> {
     /// Maximum number of blocks of memory that the volume may have.
     pub fn memory_max_blocks(&self) -> u64 {
         let quota = self.memory_quota.get();
-        let max = quota.max_bytes.map_or(u64::MAX, |bytes| (bytes / BLOCK).max(MAX_BLOCKS_MIN));
-        max.max(quota.min_bytes.div_ceil(BLOCK))
+        let max = quota.max_bytes.map_or(u64::MAX, |bytes| (bytes / BLOCK_BYTES as u64).max(VOLUME_MAX_BLOCKS_FLOOR));
+        max.max(quota.min_bytes.div_ceil(BLOCK_BYTES as u64))
     }
 
     /// The volume's demand for memory, from its curve and its counted hits. While it has requests it gets at least

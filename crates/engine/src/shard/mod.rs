@@ -31,7 +31,7 @@ use flash::{CompletionNo, VolumeId};
 use qos::Cost;
 use seam::{BLOCK_BYTES, Disk, Nanos, Seam};
 
-use crate::backing::{AnyDisk, Cause, Datastore, Dispatch, IoSlot, Priority};
+use crate::backing::{AnyDisk, BackingOp, Cause, Datastore, Dispatch, IoSlot, Priority};
 use crate::flash_tier::FlashTier;
 use crate::memory::{BlockNo, MemoryCache, Sectors};
 use crate::policy::curve::VolumeCurves;
@@ -192,10 +192,10 @@ impl<S: Seam> Shard<S> {
         policy && self.mode.get() == CacheMode::Active
     }
 
-    /// True if a written block may stay in memory.
-    pub fn keeps_writes(&self) -> bool {
-        let policy = !matches!(self.policy.get(), WritePolicy::None | WritePolicy::WriteAround);
-        policy && self.mode.get() == CacheMode::Active
+    /// True if writes make transit blocks, which leave memory once they are destaged.
+    pub fn makes_transit_blocks(&self) -> bool {
+        matches!(self.policy.get(), WritePolicy::None | WritePolicy::WriteAround)
+            || self.mode.get() != CacheMode::Active
     }
 
     /// True if a write is acknowledged from memory.
@@ -229,15 +229,16 @@ impl<S: Seam> Shard<S> {
     }
 
     /// Waits for the datastore's I/O slot for a request of `len_bytes` bytes at `at`; the slot is held until the
-    /// request ends. `None`: the volume shares no disks.
+    /// request ends. `None`: the volume shares no disks. Operations other than reads cost as much as writes.
     pub async fn acquire_io_slot(
         &self,
-        is_write: bool,
+        operation: BackingOp,
         at: ByteOffset,
         len_bytes: u64,
         priority: Priority,
     ) -> Option<IoSlot<S>> {
         let datastore = self.datastore.borrow().clone()?;
+        let is_write = operation != BackingOp::Read;
         let small_write_accesses = if is_write { datastore.small_write_accesses() } else { 1 };
         let cost = Cost::of(self.disk.accesses(is_write, at.0, len_bytes).unwrap_or(small_write_accesses), len_bytes);
         Some(self.count_slot_wait(datastore.acquire_slot(self.volume_number, cost, priority).await))

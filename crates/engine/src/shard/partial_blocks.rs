@@ -13,7 +13,7 @@ pub struct PartialBlocks {
     /// A task fills the blocks that a flush has left out.
     pub is_filling: Cell<bool>,
     /// Blocks that the task failed to fill: the next flush takes them, and destages the ones that it cannot fill.
-    pub unreadable_blocks: RefCell<BTreeSet<BlockNo>>,
+    pub unfillable_blocks: RefCell<BTreeSet<BlockNo>>,
     /// Number of groups of fills that an operation waits for.
-    pub awaited_fills: Cell<u32>,
+    pub awaited_fill_groups: Cell<u32>,
 }

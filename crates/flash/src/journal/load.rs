@@ -15,7 +15,7 @@ use crate::format::journal::{JournalHeader, JournalRecord};
 use crate::format::page::PageSegmentHeader;
 use crate::number::{BlockNo, BootEpoch, CommitNo, HalfGeneration, MemberSegment, SegmentNo};
 use crate::page_map::dirty_regions::Region;
-use crate::page_map::journal::JournalHead;
+use crate::page_map::journal::{Half, JournalHead};
 use crate::page_map::table::{SEALED, SUSPECT, SlotPhase, SlotTable};
 use crate::page_map::{DropRecord, MapPhase, PageState};
 use crate::sabotage::Sabotage;
@@ -99,8 +99,8 @@ pub async fn load<S: Seam>(inner: &Rc<Inner<S>>) -> MapLoadOutcome {
 /// The complete half with the highest generation, and the highest generation of any half.
 async fn find_newest_half<S: Seam>(inner: &Inner<S>) -> (Option<LoadedHalf>, HalfGeneration) {
     let devices = inner.log_devices();
-    let mut first_blocks: BTreeMap<(HalfGeneration, u32), u64> = BTreeMap::new();
-    for half in 0..2 {
+    let mut first_blocks: BTreeMap<(HalfGeneration, u32), Half> = BTreeMap::new();
+    for half in Half::ALL {
         let at = inner.pages.borrow().journal.block_offset(half, 0);
         for device in &devices {
             // Skip a device that cannot be read.

@@ -10,7 +10,7 @@ use crate::log_members::{log_copies, log_placement};
 use crate::number::MemberNo;
 use crate::pages::SlotRoom;
 use crate::pages::relocate::{has_pages, pages_without_room};
-use crate::pages::segment_lending::{PlannedChange, slot_room};
+use crate::pages::slot_room::{PlannedChange, slot_room};
 use crate::state::Inner;
 
 /// The role of a device that is added.

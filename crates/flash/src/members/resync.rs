@@ -6,14 +6,14 @@
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, DiskError, Nanos, Piece, Seam};
 
-use super::segment_verifier::{SegmentVerifier, read_block};
+use super::segment_verifier::{SegmentVerifier, Verdict, read_block};
 use crate::create::segment_count_of;
 use crate::device::{Device, block_offset};
 use crate::error::StoreError;
 use crate::membership::persist_tail;
 use crate::number::SegmentNo;
-use crate::pages::segment_lending::{ClosedMemberGuard, drop_pages_of};
-use crate::read::SegmentHold;
+use crate::pages::closed_member::{ClosedMemberGuard, drop_pages_of};
+use crate::record_read::SegmentHold;
 use crate::sabotage::Sabotage;
 use crate::segments::{LogSegment, Segment};
 use crate::state::Inner;
@@ -175,8 +175,8 @@ async fn copy_run<S: Seam>(
     let (result, pieces) = inner.read_from(source, at, buffers.into_iter().map(Piece::whole).collect()).await;
     let mut blocks: Vec<S::Block> = pieces.into_iter().map(|piece| piece.block.freeze()).collect();
     for (block, index) in blocks.iter_mut().zip(block_index..) {
-        let verdict = if result.is_ok() { verifier.is_good(index, block) } else { Some(false) };
-        if verdict == Some(false) {
+        let verdict = if result.is_ok() { verifier.verify(index, block) } else { Verdict::Damaged };
+        if verdict == Verdict::Damaged {
             match read_good_copy(inner, &sources, segment, index, verifier).await {
                 Some(good) => *block = good,
                 // The block stays unreadable on the joining device, as on the others: a read of it reports the loss.
@@ -201,7 +201,7 @@ async fn read_good_copy<S: Seam>(
 ) -> Option<S::Block> {
     for source in sources {
         if let Some(block) = read_block(inner, source, segment.number, block_index).await
-            && verifier.is_good(block_index, &block) != Some(false)
+            && verifier.verify(block_index, &block) != Verdict::Damaged
         {
             return Some(block);
         }

@@ -12,6 +12,17 @@ use crate::number::{SegmentNo, Sequence};
 use crate::segments::Segment;
 use crate::state::Inner;
 
+/// Result of the check of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The block has the content that a header determines, or is the header.
+    Intact,
+    /// It has other content.
+    Damaged,
+    /// No header determines its content.
+    Undetermined,
+}
+
 /// Verifies the blocks of one generation of a segment, in order.
 pub struct SegmentVerifier {
     store: Uuid,
@@ -37,20 +48,19 @@ impl SegmentVerifier {
         }
     }
 
-    /// Whether the block is intact; `None` if no header determines its content. After a bad block, another copy of it
-    /// can be checked.
-    pub fn is_good<B: Block>(&mut self, block_index: u32, block: &B) -> Option<bool> {
+    /// Checks a block. After a damaged one, another copy of it can be checked.
+    pub fn verify<B: Block>(&mut self, block_index: u32, block: &B) -> Verdict {
         if let Some((_, seed, checksum)) =
             self.expected_data.front().filter(|(data_index, _, _)| *data_index == block_index)
         {
-            let good = block.checksum(*seed) == *checksum;
-            if good {
-                self.expected_data.pop_front();
+            if block.checksum(*seed) != *checksum {
+                return Verdict::Damaged;
             }
-            return Some(good);
+            self.expected_data.pop_front();
+            return Verdict::Intact;
         }
         if block_index != self.next_header_index || self.sequence > self.segment.last_sequence {
-            return None;
+            return Verdict::Undetermined;
         }
         let header = BatchHeader::decode(&raw(block)).map(|(header, _)| header).filter(|header| {
             header.store == self.store
@@ -58,14 +68,14 @@ impl SegmentVerifier {
                 && (header.boot_epoch, header.first_sequence, header.sequence)
                     == (self.segment.boot_epoch, self.segment.first_sequence, self.sequence)
         });
-        let Some(header) = header else { return Some(false) };
+        let Some(header) = header else { return Verdict::Damaged };
         let seed = |volume_id, block| data_seed(volume_id, block, header.boot_epoch, header.first_sequence);
         self.expected_data.extend(
             header.data_records().map(|(record, index, sum)| (index, seed(record.volume_id, record.block), sum)),
         );
         self.sequence = self.sequence.next();
         self.next_header_index = block_index + header.block_count();
-        Some(true)
+        Verdict::Intact
     }
 
     /// Skips a block that has no good copy.

@@ -13,16 +13,39 @@ use task_sync::Reply;
 
 /// A checkpoint takes at most this percentage of a half; the rest is for commits beside and after it.
 const CHECKPOINT_PERCENT_MAX: u64 = 75;
-/// Share of a checkpoint for the records of segments, volumes and members: one in this many records.
+/// Part of a checkpoint for the records of segments, volumes and members: one in this many records.
 const OTHER_RECORDS_DIVISOR: usize = 50;
-/// Share of a half for recent writes: one in this many records.
+/// Part of a half for recent writes: one in this many records.
 const RECENT_WRITES_DIVISOR: usize = 8;
+
+/// One of the two halves of the journal: commits go to one, and a checkpoint into the other replaces it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Half {
+    /// The half at the lower offset.
+    #[default]
+    First,
+    /// The half after it.
+    Second,
+}
+
+impl Half {
+    /// Both halves, in the order of their offsets.
+    pub const ALL: [Half; 2] = [Half::First, Half::Second];
+
+    /// The half that this one is not.
+    pub fn other(self) -> Half {
+        match self {
+            Half::First => Half::Second,
+            Half::Second => Half::First,
+        }
+    }
+}
 
 /// The position of the next block of a half.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JournalHead {
-    /// The half, 0 or 1.
-    pub half: u64,
+    /// The half.
+    pub half: Half,
     /// The half's generation.
     pub generation: HalfGeneration,
     /// Index of its next block.
@@ -32,6 +55,9 @@ pub struct JournalHead {
 }
 
 /// The state of the journal's writer.
+///
+/// Commits have two numbers. A [`CommitNo`] is on the devices and orders the commits with records, over all openings.
+/// An ordinal counts all commits since the opening, those without records included, and orders the waits for them.
 pub struct Journal<S: Seam> {
     /// Blocks of a half.
     pub half_blocks: u32,
@@ -52,11 +78,11 @@ pub struct Journal<S: Seam> {
     pub pending_records: Vec<JournalRecord>,
     /// Members whose identity is recorded in the journal.
     pub recorded_members: BTreeSet<MemberNo>,
-    /// Number of commits that have begun since the opening, those without records included.
+    /// Number of commits that have begun since the opening: the ordinal of the last one.
     pub commits_begun: u64,
-    /// The last commit that has succeeded, counted like [`Journal::commits_begun`].
+    /// The ordinal of the last commit that has succeeded.
     pub commits_done: u64,
-    /// Tasks that wait for a commit, each with the commit's number, counted like [`Journal::commits_begun`].
+    /// Tasks that wait for a commit, each with the commit's ordinal.
     waiters: Vec<(u64, Reply<bool>)>,
     /// Pending records are to be written without delay.
     pub is_urgent: bool,
@@ -95,8 +121,8 @@ impl<S: Seam> Journal<S> {
     }
 
     /// The byte offset of a half's block on a device.
-    pub fn block_offset(&self, half: u64, block_index: u32) -> u64 {
-        JOURNAL_AT + (half * u64::from(self.half_blocks) + u64::from(block_index)) * BLOCK_BYTES as u64
+    pub fn block_offset(&self, half: Half, block_index: u32) -> u64 {
+        JOURNAL_AT + (half as u64 * u64::from(self.half_blocks) + u64::from(block_index)) * BLOCK_BYTES as u64
     }
 
     /// Free blocks of the half that commits go to.
@@ -112,7 +138,7 @@ impl<S: Seam> Journal<S> {
         records.saturating_sub(other_records)
     }
 
-    /// Maximum number of recent writes: a fixed share of a half.
+    /// Maximum number of recent writes: a fixed part of a half.
     pub fn recent_writes_max(&self) -> usize {
         self.half_blocks as usize * RECORDS_MAX / RECENT_WRITES_DIVISOR
     }
@@ -138,16 +164,16 @@ impl<S: Seam> Journal<S> {
     /// stopped.
     pub fn register_commit_wait(&mut self) -> Reply<bool> {
         let reply = Reply::default();
-        let next_commit = self.commits_begun + 1;
-        self.waiters.push((next_commit, reply.clone()));
+        let next_ordinal = self.commits_begun + 1;
+        self.waiters.push((next_ordinal, reply.clone()));
         reply
     }
 
     /// Wakes the waiters of commits that have ended.
     pub fn notify_waiters(&mut self) {
-        let committed = self.commits_done;
+        let last_done = self.commits_done;
         let (ended, waiting) =
-            std::mem::take(&mut self.waiters).into_iter().partition(|(commit, _)| *commit <= committed);
+            std::mem::take(&mut self.waiters).into_iter().partition(|(ordinal, _)| *ordinal <= last_done);
         self.waiters = waiting;
         let ended: Vec<(u64, Reply<bool>)> = ended;
         ended.into_iter().for_each(|(_, reply)| reply.send(true));
@@ -171,7 +197,7 @@ impl Checkpoint {
     /// Begins a checkpoint in the half other than `head`'s, on these devices.
     pub fn new<S: Seam>(head: JournalHead, generation: HalfGeneration, devices: &[Device<S>]) -> Checkpoint {
         let members = devices.iter().map(|device| (device.member, device.disk.connection_epoch())).collect();
-        let head = JournalHead { half: 1 - head.half, generation, block_index: 0, previous_checksum: 0 };
+        let head = JournalHead { half: head.half.other(), generation, block_index: 0, previous_checksum: 0 };
         Checkpoint { head, members, next_frame: None, is_at_end: false }
     }
 

@@ -26,16 +26,16 @@ impl<B> PageReadError<B> {
 pub enum PutError {
     /// No slot, buffer or volume number is free now, the page is being written, or the map is not loaded.
     #[error("no flash slot is free at the moment")]
-    Busy,
+    NoSlot,
     /// All evictable pages were used recently.
     #[error("all pages on flash were used recently")]
-    AllInUse,
+    AllHot,
     /// The volume has reached its maximum, and none of its own pages can be evicted.
     #[error("the volume's quota of flash pages is used up")]
-    QuotaExhausted,
+    QuotaUsed,
     /// A device failed the write, or the map is unusable.
     #[error("{0}")]
-    Failed(String),
+    DeviceFailed(String),
 }
 
 /// A write to the backing in progress. It must be passed to `end_write`, whatever its outcome.

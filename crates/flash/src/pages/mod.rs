@@ -11,15 +11,18 @@
 //!
 //! `page_map/` maps pages to slots, `put.rs` and `read.rs` move data, and `evict.rs` and `quota.rs` make room.
 //! `relocate.rs` moves pages off a member that leaves. `segment_lending.rs` lends segments between the log and the
-//! pages. `write_intent.rs` is the write-intent log. The map journal (`journal/`) makes the map durable.
+//! pages, `slot_room.rs` computes their room, and `closed_member.rs` keeps new pages off a member. `write_intent.rs` is
+//! the write-intent log. The map journal (`journal/`) makes the map durable.
 
 mod api;
+pub(crate) mod closed_member;
 mod evict;
 mod put;
 mod quota;
 mod read;
 pub(crate) mod relocate;
 pub(crate) mod segment_lending;
+pub(crate) mod slot_room;
 mod write_intent;
 
 use std::ops::Range;
@@ -36,11 +39,11 @@ use crate::page_map::quota::PageQuota;
 use crate::page_map::table::{self, ADDING, SUSPECT, SlotPhase};
 use crate::page_map::{ALL_BLOCKS, DropRecord, MapPhase, PageTrust};
 use crate::state::Inner;
-use segment_lending::PlannedChange;
+use slot_room::PlannedChange;
 
 pub use api::{PageReadError, PageUsage, PagesStats, PutError, WriteIntent};
 pub use quota::QuotaError;
-pub use segment_lending::SlotRoom;
+pub use slot_room::SlotRoom;
 pub(crate) use write_intent::wait_loaded_if_begun;
 
 /// The clean pages of a store. Clones are handles to the same pages.
@@ -54,7 +57,7 @@ impl<S: Seam> Clone for Pages<S> {
 
 impl<S: Seam> Pages<S> {
     /// Loads the map, once after the store was opened. Until the map is loaded, every look-up is a miss, `put` returns
-    /// [`PutError::Busy`], and `begin_write` waits.
+    /// [`PutError::NoSlot`], and `begin_write` waits.
     ///
     /// # Panics
     /// If it is called twice.
@@ -122,7 +125,7 @@ impl<S: Seam> Pages<S> {
 
     /// Maximum number of slots while the log needs no more than its reserve.
     pub fn slots_max(&self) -> u64 {
-        segment_lending::slots_max(&self.0, &self.0.pages.borrow()) as u64
+        slot_room::slots_max(&self.0, &self.0.pages.borrow()) as u64
     }
 
     /// The number of pages on a member.
@@ -145,7 +148,7 @@ impl<S: Seam> Pages<S> {
         let state = self.0.pages.borrow();
         let table = &state.table;
         let counts = table.counts();
-        let room = segment_lending::slot_room(&self.0, &state, PlannedChange::default());
+        let room = slot_room::slot_room(&self.0, &state, PlannedChange::default());
         PagesStats {
             pages: counts.pages,
             valid_blocks: counts.valid_blocks,

@@ -66,15 +66,15 @@ pub async fn put<S: Seam>(
         let mut state = inner.pages.borrow_mut();
         let result = begin_put(&mut state, inner, volume_id, page, requested);
         let is_entitled =
-            matches!(result, Err(PutError::Busy)) && state.is_ready() && quota::is_entitled(&state, volume_id, page);
+            matches!(result, Err(PutError::NoSlot)) && state.is_ready() && quota::is_entitled(&state, volume_id, page);
         if is_entitled && !evict::may_have_free_slot(&state) {
             quota::evict_for_entitled(&mut state);
         }
         result
     };
     evict::maintain_free_slots(inner);
-    if matches!(result, Err(PutError::Busy)) && !evict::may_have_free_slot(&inner.pages.borrow()) {
-        return Err(PutError::AllInUse);
+    if matches!(result, Err(PutError::NoSlot)) && !evict::may_have_free_slot(&inner.pages.borrow()) {
+        return Err(PutError::AllHot);
     }
     let Some(put) = result? else {
         let state = inner.pages.borrow();
@@ -122,17 +122,17 @@ fn begin_put<S: Seam>(
 ) -> Result<Option<Put>, PutError> {
     match &state.phase {
         MapPhase::Ready => {}
-        MapPhase::Unusable(reason) => return Err(PutError::Failed(reason.clone())),
-        MapPhase::Unloaded | MapPhase::Loading => return Err(PutError::Busy),
+        MapPhase::Unusable(reason) => return Err(PutError::DeviceFailed(reason.clone())),
+        MapPhase::Unloaded | MapPhase::Loading => return Err(PutError::NoSlot),
     }
-    let key = key_of(state.get_or_assign_number(volume_id).ok_or(PutError::Busy)?, page);
+    let key = key_of(state.get_or_assign_number(volume_id).ok_or(PutError::NoSlot)?, page);
     if state.table.is_busy(key) {
-        return Err(PutError::Busy);
+        return Err(PutError::NoSlot);
     }
     let old = state.table.find(key);
     quota::refresh_limits(inner, state);
     if old.is_none() && !quota::make_room_within_quota(state, page_of(key).0) {
-        return Err(PutError::QuotaExhausted);
+        return Err(PutError::QuotaUsed);
     }
     let valid = old.map_or(0, |slot| state.table.valid_mask(slot));
     let to_write = requested_blocks & !valid;
@@ -158,7 +158,7 @@ fn begin_put<S: Seam>(
         slot.into_iter().for_each(|slot| state.sabotage_reuse(slot));
     }
     let Some(slot) = state.slot_lists.free.pop_front() else {
-        return Err(PutError::Busy);
+        return Err(PutError::NoSlot);
     };
     state.table.claim(slot, key);
     // Suspect blocks are not copied: they have not been compared with the backing.
@@ -192,7 +192,7 @@ async fn write<S: Seam>(
     put: &Put,
     mut content: Content<S::Block>,
 ) -> Result<u16, PutError> {
-    let failed = |reason: &str| PutError::Failed(reason.to_owned());
+    let failed = |reason: &str| PutError::DeviceFailed(reason.to_owned());
     if let Some(old) = &put.old_slot {
         for (block, data) in read::read_for_copy(inner, volume_id, page, old).await {
             content[block as usize].get_or_insert(data);
@@ -202,7 +202,7 @@ async fn write<S: Seam>(
     let device = device.ok_or_else(|| failed("the device is out of service"))?;
     let base =
         block_offset(inner.state.borrow().superblock.segment_bytes, put.place.segment, 0) + slot_offset(put.place.slot);
-    let mut checksum_buffer = inner.alloc().ok_or(PutError::Busy)?;
+    let mut checksum_buffer = inner.alloc().ok_or(PutError::NoSlot)?;
     for pair in 0..PAGE_BLOCKS / 2 {
         let pair_of = |mask: u16| mask >> (2 * pair) & 0b11;
         let mut pair_checksums = [0_u32; 2];
@@ -214,7 +214,7 @@ async fn write<S: Seam>(
             let read = pieces.pop().expect("a read returns its pieces").block.freeze();
             pair_checksums = read::checksums::<S>(&read, pair);
             checksum_buffer = read.thaw().unwrap_or_else(|_| unreachable!("the block has one owner"));
-            result.map_err(|error| PutError::Failed(error.to_string()))?;
+            result.map_err(|error| PutError::DeviceFailed(error.to_string()))?;
         }
         for (index, checksum) in pair_checksums.iter_mut().enumerate() {
             let block = 2 * pair as usize + index;
@@ -233,7 +233,7 @@ async fn write<S: Seam>(
     for (at, pieces) in runs {
         let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
         let _queued = QueuedRequest::new(inner, device.member, RequestWork::Program(pieces.len()));
-        inner.write_to(&device, base + at, pieces).await.map_err(|error| PutError::Failed(error.to_string()))?;
+        inner.write_to(&device, base + at, pieces).await.map_err(|error| PutError::DeviceFailed(error.to_string()))?;
         inner.pages.borrow_mut().counters.member_mut(device.member).promotion_bytes += bytes;
     }
     Ok(written)

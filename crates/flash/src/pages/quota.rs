@@ -3,7 +3,7 @@
 
 use seam::Seam;
 
-use super::segment_lending;
+use super::slot_room;
 use crate::number::{PageNo, VolumeId};
 use crate::page_map::quota::{PageLimits, PageQuota};
 use crate::page_map::table::{ADDING, SlotId, SlotPhase, page_of};
@@ -61,7 +61,7 @@ pub fn check_quota<S: Seam>(
     volume_id: VolumeId,
     quota: &PageQuota,
 ) -> Result<(), QuotaError> {
-    let slots = segment_lending::slots_max(inner, state) as u64;
+    let slots = slot_room::slots_max(inner, state) as u64;
     let (min_pages, pinned_pages) = (quota.min.pages_of(slots), quota.pinned_pages());
     if let Some(max_pages) = quota.max.map(|max| max.pages_of(slots)) {
         if min_pages > max_pages {
@@ -87,7 +87,7 @@ pub fn refresh_limits<S: Seam>(inner: &Inner<S>, state: &mut PageState<S>) {
     if state.quotas.is_empty() && state.limits.is_empty() {
         return;
     }
-    let slots = segment_lending::slots_max(inner, state) as u64;
+    let slots = slot_room::slots_max(inner, state) as u64;
     let inputs = Some((slots, state.volume_numbers.len()));
     if state.limits_valid_for == inputs {
         return;

@@ -6,8 +6,10 @@ use std::rc::Rc;
 
 use seam::{BLOCK_BYTES, Nanos, Seam};
 
+use super::closed_member::{ClosedMemberGuard, close_member};
 use super::put::{Content, OldSlot, Put, write_and_insert};
-use super::segment_lending::{self, ClosedMemberGuard, PlannedChange};
+use super::segment_lending::CHECK_INTERVAL;
+use super::slot_room::{PlannedChange, slot_room};
 use super::{evict, read};
 use crate::error::StoreError;
 use crate::format::journal::JournalRecord;
@@ -40,7 +42,7 @@ pub fn has_pages<S: Seam>(inner: &Inner<S>, member: MemberNo) -> bool {
 pub fn pages_without_room<S: Seam>(inner: &Inner<S>, member: MemberNo, joining: Option<(Role, u32)>) -> u64 {
     let state = inner.pages.borrow();
     let change = PlannedChange { leaving: Some(member), joining };
-    let room = segment_lending::slot_room(inner, &state, change).usable_slots();
+    let room = slot_room(inner, &state, change).usable_slots();
     state.table.counts().pages.saturating_sub(room).min(state.table.pages_on(member))
 }
 
@@ -91,7 +93,7 @@ pub async fn relocate<S: Seam>(
     let inner = &running.inner;
     inner.pages.borrow_mut().vacated_member = Some(member);
     let mut vacated = VacatedMemberGuard { inner: Rc::clone(inner), member, closed: None };
-    vacated.closed = Some(segment_lending::close_member(inner, member).await);
+    vacated.closed = Some(close_member(inner, member).await);
     {
         let mut state = inner.pages.borrow_mut();
         state.remove_free_slots(member);
@@ -288,7 +290,7 @@ async fn make_room<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
         (!state.slot_lists.free.is_empty(), state.is_growing, evict::may_have_free_slot(&state))
     };
     if is_growing && !has_free {
-        inner.seam.sleep(segment_lending::CHECK_INTERVAL).await;
+        inner.seam.sleep(CHECK_INTERVAL).await;
     }
     has_free || is_growing || may_have_free_slot && wait_durable(inner).await
 }

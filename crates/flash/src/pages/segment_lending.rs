@@ -7,13 +7,12 @@ use std::rc::Rc;
 use seam::{DiskResult, Nanos, Seam};
 
 use super::quota::{self, Evictability};
-use super::write_intent;
+use super::slot_room::log_reserve_segments;
 use crate::device::{Device, Durability, block_of, block_offset};
 use crate::format::journal::JournalRecord;
 use crate::format::page::PageSegmentHeader;
 use crate::format::superblock::Role;
 use crate::journal::wait_durable;
-use crate::log_members::members_without_pages;
 use crate::membership::failures_of;
 use crate::number::{MemberNo, MemberSegment, SegmentNo};
 use crate::page_map::PageState;
@@ -21,10 +20,6 @@ use crate::page_map::table::{Frame, SlotId, SlotPhase};
 use crate::state::{Inner, State};
 use task_sync::{BoxFuture, join};
 
-/// The log's reserve: 1/32 of the segments that log and pages share.
-const RESERVE_SEGMENTS_DIVISOR: usize = 32;
-/// Minimum number of segments of the log's reserve.
-const RESERVE_SEGMENTS_MIN: usize = 2;
 /// Maximum number of segments that are compared when one is reclaimed.
 const COMPARED_SEGMENTS_MAX: usize = 64;
 /// The cost of dropping a page without a recent use, on the scale of [`drop_cost`]. Each recent use adds 1.
@@ -33,49 +28,11 @@ const UNUSED_PAGE_COST: usize = 2;
 const PROTECTED_PAGE_COST: usize = 50;
 /// The cost of a slot that is being written: the reclaim would have to wait for the write.
 const WRITING_PAGE_COST: usize = 1_000;
-/// Pause between two checks while another reclaim, or a write to the segment, is in progress.
+/// Number of low bits of a segment generation that count the segments of one opening of the store.
+const GENERATION_COUNT_BITS: u32 = 40;
+/// Pause between two checks while another reclaim, or a write to the segment, is in progress. These waits are rare and
+/// last about as long as a write to a device, so they poll: a signal would cost every write more than it saves.
 pub(super) const CHECK_INTERVAL: Nanos = Nanos::from_micros(100);
-
-/// Room for pages, in slots.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SlotRoom {
-    /// Slots on the devices in service while the log needs no more than its reserve.
-    pub device_slots: u64,
-    /// Slots for which the map has room: its size was set when the store was created.
-    pub map_slots: u64,
-}
-
-impl SlotRoom {
-    /// Slots that can be used.
-    pub fn usable_slots(&self) -> u64 {
-        self.device_slots.min(self.map_slots)
-    }
-
-    /// Slots on the devices for which the map has no room.
-    pub fn unmapped_slots(&self) -> u64 {
-        self.device_slots - self.usable_slots()
-    }
-}
-
-/// A possible change of the members, for which the room is computed; the default is no change.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PlannedChange {
-    /// The member that leaves.
-    pub leaving: Option<MemberNo>,
-    /// Role and segments of a device that joins.
-    pub joining: Option<(Role, u32)>,
-}
-
-/// The number of free segments that the log keeps for itself.
-fn reserve_segments<S: Seam>(store_state: &State<S>) -> usize {
-    reserve_of_shared(store_state, store_state.superblock.log_segment_count - store_state.superblock.journal_segments())
-}
-
-/// The number of free segments that the log keeps for itself if it shares `shared_segments` with the pages.
-fn reserve_of_shared<S: Seam>(store_state: &State<S>, shared_segments: u32) -> usize {
-    store_state.segments.tombstone_reserve_segments()
-        + (shared_segments as usize / RESERVE_SEGMENTS_DIVISOR).max(RESERVE_SEGMENTS_MIN)
-}
 
 /// Up to `count` segments that can hold pages now. On log members these are lent segments and segments past the end of
 /// the log, on other members all segments.
@@ -104,42 +61,11 @@ fn available_segments<S: Seam>(store_state: &State<S>, state: &PageState<S>, cou
     available
 }
 
-/// Maximum number of slots while the log needs no more than its reserve.
-pub fn slots_max<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> usize {
-    slot_room(inner, state, PlannedChange::default()).usable_slots() as usize
-}
-
-/// The room for pages after a change of the members.
-pub fn slot_room<S: Seam>(inner: &Inner<S>, state: &PageState<S>, change: PlannedChange) -> SlotRoom {
-    let store_state = inner.state.borrow();
-    let superblock = &store_state.superblock;
-    let PlannedChange { leaving, joining } = change;
-    // The smallest log member determines the end of the log on all of them.
-    let joining_log = joining.filter(|(role, _)| *role == Role::Log).map(|(_, segments)| segments);
-    let log_end =
-        joining_log.map_or(superblock.log_segment_count, |segments| segments.min(superblock.log_segment_count));
-    let shared_segments = log_end.saturating_sub(superblock.journal_segments());
-    let lendable = shared_segments.saturating_sub(reserve_of_shared(&store_state, shared_segments) as u32);
-    let page_segments = |(role, segments): (Role, u32)| match role {
-        Role::Log => u64::from(lendable) + u64::from(segments.saturating_sub(log_end)),
-        Role::Pages => u64::from(segments.saturating_sub(superblock.journal_segments())),
-    };
-    let without_pages = members_without_pages(&store_state);
-    let stays =
-        |member: MemberNo| superblock.serves(member) && leaving != Some(member) && !without_pages.contains(&member);
-    let staying = superblock.numbered_members().filter(|(member, _)| stays(*member));
-    let members = staying.map(|(_, entry)| (entry.role, entry.segment_count)).chain(joining);
-    SlotRoom {
-        device_slots: members.map(page_segments).sum::<u64>() * u64::from(state.table.slots_per_frame()),
-        map_slots: state.journal.slots_max() as u64,
-    }
-}
-
 /// True when another segment can hold pages.
 pub fn can_grow<S: Seam>(inner: &Inner<S>, state: &PageState<S>) -> bool {
     let store_state = inner.state.borrow();
     let fits = state.table.slot_count() + state.table.slots_per_frame() as usize <= state.journal.slots_max();
-    fits && (store_state.segments.writable_count() > reserve_segments(&store_state)
+    fits && (store_state.segments.writable_count() > log_reserve_segments(&store_state)
         || !available_segments(&store_state, state, 1).is_empty())
 }
 
@@ -151,7 +77,7 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
         let state = inner.pages.borrow();
         let mut segments = available_segments(&store_state, &state, 2);
         if segments.is_empty() {
-            let keep = reserve_segments(&store_state);
+            let keep = log_reserve_segments(&store_state);
             let Some(segment) = store_state.segments.lend(keep) else { return };
             let members = store_state.superblock.numbered_members();
             let log = members.filter(|(member, _)| store_state.superblock.carries_log(*member));
@@ -175,8 +101,8 @@ pub async fn grow<S: Seam>(inner: &Rc<Inner<S>>) {
             }
             state.segment_generations.issued_count += 1;
             state.begin_writing((member, segment));
-            // Unique over all openings: the boot epoch is in the upper 24 bits.
-            boot_epoch.0 << 40 | state.segment_generations.issued_count
+            // Unique over all openings: the boot epoch is in the upper bits.
+            boot_epoch.0 << GENERATION_COUNT_BITS | state.segment_generations.issued_count
         };
         let header = PageSegmentHeader { store, member, segment, segment_generation };
         let written = write_header(inner, &device, &header, segment_bytes).await;
@@ -210,10 +136,11 @@ async fn write_header<S: Seam>(
 
 /// True when a segment may hold pages: the log has not reclaimed it meanwhile.
 fn may_hold_pages<S: Seam>(store_state: &State<S>, state: &PageState<S>, member: MemberNo, segment: SegmentNo) -> bool {
-    let is_shared = store_state.superblock.carries_log(member) && segment < store_state.superblock.log_segments().end;
+    let is_part_of_log =
+        store_state.superblock.carries_log(member) && segment < store_state.superblock.log_segments().end;
     let is_lent = store_state.segments.lent_segments().contains(&segment) && state.reclaim_target != Some(segment);
     let is_open = state.is_ready() && store_state.superblock.serves(member) && state.vacated_member != Some(member);
-    is_open && (is_lent || !is_shared)
+    is_open && (is_lent || !is_part_of_log)
 }
 
 /// Adds the slots of a segment whose header is written, unless the log has reclaimed the segment meanwhile.
@@ -239,8 +166,8 @@ fn add_frame<S: Seam>(inner: &Inner<S>, member: MemberNo, segment: SegmentNo, se
 pub async fn reclaim_for_log<S: Seam>(inner: &Rc<Inner<S>>) -> bool {
     while std::mem::replace(&mut inner.pages.borrow_mut().is_reclaiming, true) {
         inner.seam.sleep(CHECK_INTERVAL).await;
-        let state = inner.state.borrow();
-        if state.segments.has_more_free_than(state.segments.tombstone_reserve_segments()) {
+        let store_state = inner.state.borrow();
+        if store_state.segments.has_more_free_than(store_state.segments.tombstone_reserve_segments()) {
             return true;
         }
     }
@@ -325,45 +252,6 @@ async fn wait_for_writes<S: Seam>(inner: &Rc<Inner<S>>, reclaimed: SegmentNo) {
     while has_writes(&inner.pages.borrow()) {
         inner.seam.sleep(CHECK_INTERVAL).await;
     }
-}
-
-/// Guard: while it exists, its member accepts no new pages.
-pub struct ClosedMemberGuard<S: Seam> {
-    inner: Rc<Inner<S>>,
-    member: MemberNo,
-    /// The member was closed before the guard was created, so it stays closed afterwards.
-    was_closed: bool,
-}
-
-impl<S: Seam> Drop for ClosedMemberGuard<S> {
-    fn drop(&mut self) {
-        if !self.was_closed {
-            self.inner.pages.borrow_mut().closed_members.remove(&self.member);
-        }
-    }
-}
-
-/// Drops all pages of a member that will carry the log, durably. The member accepts no new pages while the result
-/// exists.
-pub async fn drop_pages_of<S: Seam>(inner: &Rc<Inner<S>>, member: MemberNo) -> ClosedMemberGuard<S> {
-    let closed = close_member(inner, member).await;
-    inner.pages.borrow_mut().drop_member_pages(member);
-    wait_durable(inner).await;
-    closed
-}
-
-/// Closes a member for new pages, and waits until no page is being written to it.
-pub async fn close_member<S: Seam>(inner: &Rc<Inner<S>>, member: MemberNo) -> ClosedMemberGuard<S> {
-    write_intent::wait_loaded_if_begun(inner).await;
-    let was_closed = !inner.pages.borrow_mut().closed_members.insert(member);
-    let closed = ClosedMemberGuard { inner: Rc::clone(inner), member, was_closed };
-    let writes = |state: &PageState<S>| state.writes_in_flight.keys().any(|(writing, _)| *writing == member);
-    while inner.pages.borrow().is_growing || writes(&inner.pages.borrow()) {
-        // Without free slots no new write begins.
-        inner.pages.borrow_mut().remove_free_slots(member);
-        inner.seam.sleep(CHECK_INTERVAL).await;
-    }
-    closed
 }
 
 /// The cost of dropping a slot's page: the segment with the lowest sum is reclaimed.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use seam::{BLOCK_BYTES, Block, BlockMut, Disk, Piece, Seam};
 
-use super::newest::LogRecords;
+use super::newest_records::LogRecords;
 use crate::device::{Device, Durability, block_offset, raw};
 use crate::error::StoreError;
 use crate::format::batch::{BatchHeader, data_seed};

@@ -41,11 +41,11 @@ pub async fn find_members<S: Seam>(
 ) -> Result<Members<S>, StoreError> {
     let candidates = read_candidates(seam, disks, options.accept_missing).await?;
     let newest = find_newest_superblock(&candidates, options)?;
-    refuse_diverged(&candidates, &newest)?;
+    refuse_inconsistent(&candidates, &newest)?;
     let mut members = classify_devices(candidates, newest);
     mark_missing_as_lost(&mut members, options.accept_missing)?;
-    refuse_excessive_claims(&members)?;
-    limit_log_to_devices(&mut members)?;
+    refuse_small_devices(&members)?;
+    set_log_end(&mut members)?;
     Ok(members)
 }
 
@@ -56,7 +56,7 @@ async fn read_candidates<S: Seam>(
     accept_missing: bool,
 ) -> Result<Vec<Candidate<S>>, StoreError> {
     let mut candidates: Vec<Candidate<S>> = Vec::new();
-    let mut refused = None;
+    let mut last_error = None;
     for disk in disks {
         let mut device = Device::new(MemberNo(0), disk.clone());
         match read_superblock(seam, &device).await {
@@ -66,11 +66,11 @@ async fn read_candidates<S: Seam>(
             }
             // The other devices may be older than this one, so the store does not open without it.
             Err(error @ StoreError::Newer { .. }) => return Err(error),
-            Err(error) => refused = Some(error),
+            Err(error) => last_error = Some(error),
         }
     }
     // A device without a valid superblock counts as missing.
-    match refused {
+    match last_error {
         Some(error) if !accept_missing || candidates.is_empty() => Err(error),
         None if candidates.is_empty() => Err(StoreError::DeviceCount(disks.len())),
         _ => Ok(candidates),
@@ -88,7 +88,7 @@ fn find_newest_superblock<S: Seam>(
     // The superblock of a device that was being resynced when the store was last used is not reliable.
     let of_members = superblocks().filter(|superblock| own_entry(superblock).state != MemberState::Resyncing);
     let Some(newest) = of_members.max_by_key(|superblock| (superblock.generation, superblock.revision)) else {
-        let reason = "it was still being resynced when the store was last used".to_owned();
+        let reason = "the device was still being resynced when the store was last used".to_owned();
         return Err(StoreError::NoStore { device: candidates[0].device.name(), reason });
     };
     let newest = Superblock { journal_commit, ..newest.clone() };
@@ -101,8 +101,9 @@ fn find_newest_superblock<S: Seam>(
     Ok(newest)
 }
 
-/// Refuses devices of other stores, copies of a device, and devices that were written without the others.
-fn refuse_diverged<S: Seam>(candidates: &[Candidate<S>], newest: &Superblock) -> Result<(), StoreError> {
+/// Refuses devices of other stores or with another fixed geometry, copies of a device, and devices that were written
+/// without the others.
+fn refuse_inconsistent<S: Seam>(candidates: &[Candidate<S>], newest: &Superblock) -> Result<(), StoreError> {
     for (index, Candidate { device, superblock, .. }) in candidates.iter().enumerate() {
         if superblock.store != newest.store {
             return Err(StoreError::OtherStore { device: device.name() });
@@ -138,7 +139,7 @@ fn classify_devices<S: Seam>(candidates: Vec<Candidate<S>>, newest: Superblock) 
                 devices.push(device);
             }
             Some(MemberState::Lost) => stale_devices.push(device),
-            // It was removed, or its number was reused.
+            // The device was removed from the store, or its number was reused.
             Some(MemberState::Vacant | MemberState::Resyncing) | None => {}
         }
     }
@@ -169,23 +170,24 @@ fn mark_missing_as_lost<S: Seam>(members: &mut Members<S>, accept_missing: bool)
     Ok(())
 }
 
-/// Refuses a superblock that claims more segments than fit on a device.
-fn refuse_excessive_claims<S: Seam>(members: &Members<S>) -> Result<(), StoreError> {
+/// Refuses a device with room for fewer segments than the newest superblock gives it.
+fn refuse_small_devices<S: Seam>(members: &Members<S>) -> Result<(), StoreError> {
     let newest = &members.superblock;
     for device in &members.devices {
         let claimed = newest.members[device.member.index()].segment_count;
         let capacity = segment_count_of(device, newest.segment_bytes);
         if claimed > capacity {
             let reason =
-                format!("the store's newest superblock gives it {claimed} segments, and it has room for {capacity}");
+                format!("the newest superblock gives the device {claimed} segments, but it has room for {capacity}");
             return Err(StoreError::NoStore { device: device.name(), reason });
         }
     }
     Ok(())
 }
 
-/// Limits the log to the segments of the smallest log member: segments past its end hold no batches.
-fn limit_log_to_devices<S: Seam>(members: &mut Members<S>) -> Result<(), StoreError> {
+/// Sets the end of the log to that of the smallest log member: segments past it hold no batches. The log may thereby
+/// grow or shrink. Fails if no log fits.
+fn set_log_end<S: Seam>(members: &mut Members<S>) -> Result<(), StoreError> {
     let newest = &mut members.superblock;
     let present = members.devices.iter().chain(&members.stale_devices);
     let capacities = present.map(|device| segment_count_of(device, newest.segment_bytes));
@@ -201,7 +203,7 @@ fn limit_log_to_devices<S: Seam>(members: &mut Members<S>) -> Result<(), StoreEr
         && let Some(device) = members.devices.first().or(members.stale_devices.first())
     {
         let reason = format!(
-            "its {} segments do not hold the map journal and a log, which take {segments_min}",
+            "the log's {} segments do not hold the map journal and a log, which take {segments_min}",
             newest.log_segment_count
         );
         return Err(StoreError::NoStore { device: device.name(), reason });

@@ -7,13 +7,13 @@
 //!    power failure.
 //! 3. `chain.rs`: the log is read from the tail on, from one mirror where that copy is intact, and at its end from all
 //!    mirrors.
-//! 4. `newest.rs`: the newest record of each block is found.
+//! 4. `newest_records.rs`: the newest record of each block is found.
 //! 5. Blocks of the log that one mirror lacks are copied to it. Then all members get a superblock with the next boot
 //!    epoch and the tail.
 
 pub mod chain;
 pub mod members;
-pub mod newest;
+pub mod newest_records;
 pub mod salvage;
 
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
 //! Retired records stay readable until their segments are reused.
 
-use flash::{BlockAddress, BlockNo, OpenOptions, PageReadError, Position, Sabotage, Store, VolumeId};
+use flash::{BlockAddress, BlockNo, OpenOptions, PageReadError, Position, ReadRequest, Sabotage, Store, VolumeId};
 use seam::sim::{Fault, Ops, Rule, SimSeam, When};
 use seam::{Nanos, Seam};
 
@@ -12,9 +12,11 @@ type Read = Result<u64, &'static str>;
 
 async fn read_kept(seam: &SimSeam, store: &Store<SimSeam>, records: &[(u64, Position)]) -> Vec<Read> {
     let address = |block| BlockAddress { volume_id: VolumeId(5), block: BlockNo(block) };
-    let requests = records
-        .iter()
-        .map(|(block, position)| (address(*block), *position, seam.alloc().expect("the pool has a free buffer")));
+    let requests = records.iter().map(|(block, position)| ReadRequest {
+        address: address(*block),
+        position: *position,
+        buffer: seam.alloc().expect("the pool has a free buffer"),
+    });
     let read = store.read_kept(requests.collect()).await;
     let outcome = |result| match result {
         Ok(block) => Ok(block_tag(&block)),

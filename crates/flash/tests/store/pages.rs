@@ -63,7 +63,7 @@ pub async fn put(seam: &SimSeam, pages: &Pages<SimSeam>, volume: u64, number: u6
     for _ in 0..1_000 {
         match pages.volume(VolumeId(volume)).put(PageNo(number), page_with_tags(seam, first_tag)).await {
             Ok(mask) => return assert_eq!(mask, u16::MAX),
-            Err(PutError::Failed(error)) => panic!("{error}"),
+            Err(PutError::DeviceFailed(error)) => panic!("{error}"),
             Err(_) => seam.sleep(Nanos::from_millis(1)).await,
         }
     }
@@ -79,7 +79,7 @@ fn put_page_is_readable_until_it_is_invalidated() {
         let volume = store.pages().volume(VolumeId(7));
         assert_eq!(
             volume.put(PageNo(3), page_with_tags(&seam, 1)).await,
-            Err(PutError::Busy),
+            Err(PutError::NoSlot),
             "a put was accepted before the map was loaded"
         );
         let pages = load_pages(&store).await;

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::format::batch::{BatchHeader, RecordKind};
-use crate::number::{Epoch, SegmentNo};
+use crate::number::{BlockNo, Epoch, SegmentNo};
 use crate::record::{BlockAddress, Position, RecoveredContent, RecoveredRecord};
 
 /// A record's position in the log: its batch, its index there, and the number of data records before it in the batch.
@@ -20,24 +20,39 @@ struct LogPosition {
     data_records_before: u8,
 }
 
-impl LogPosition {
-    /// The position as it is kept in a collected record of data.
-    fn pack(self, checksum: u32) -> Position {
-        let index = u32::from(self.record_index) << 8 | u32::from(self.data_records_before);
-        Position { segment: SegmentNo(self.batch_index), block_index: index, checksum, expiries: 0, is_live: true }
+/// A record of data before the merge: [`RecoveredRecord::position`] holds a packed [`LogPosition`] and the checksum of
+/// the data. It has the layout of a [`RecoveredRecord`], so that the merge converts the array in place.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+struct DataRecord(RecoveredRecord);
+
+impl DataRecord {
+    fn new(address: BlockAddress, epoch: Epoch, at: LogPosition, checksum: u32) -> DataRecord {
+        let index = u32::from(at.record_index) << 8 | u32::from(at.data_records_before);
+        let position =
+            Position { segment: SegmentNo(at.batch_index), block_index: index, checksum, expiries: 0, is_live: true };
+        DataRecord(RecoveredRecord { address, epoch, position, content: RecoveredContent::Data })
     }
 
-    /// The position of a collected record of data.
-    fn of(record: &RecoveredRecord) -> LogPosition {
-        let Position { segment: SegmentNo(batch_index), block_index: index, .. } = record.position;
+    /// Unpacks the position in the log.
+    fn log_position(&self) -> LogPosition {
+        let Position { segment: SegmentNo(batch_index), block_index: index, .. } = self.0.position;
         LogPosition { batch_index, record_index: (index >> 8) as u8, data_records_before: index as u8 }
     }
-}
 
-/// The address as one number, which compares faster than two fields.
-fn sort_key(record: &RecoveredRecord) -> u128 {
-    let BlockAddress { volume_id, block } = record.address;
-    u128::from(volume_id.0) << 64 | u128::from(block.0)
+    /// The address as one number, which compares faster than two fields.
+    fn sort_key(&self) -> u128 {
+        let BlockAddress { volume_id, block } = self.0.address;
+        u128::from(volume_id.0) << 64 | u128::from(block.0)
+    }
+
+    /// The record with its position on the devices. `batches`: segment and block of each batch.
+    fn into_recovered(self, batches: &[(SegmentNo, u32)]) -> RecoveredRecord {
+        let at = self.log_position();
+        let (segment, offset) = batches[at.batch_index as usize];
+        let block_index = offset + 1 + u32::from(at.data_records_before);
+        RecoveredRecord { position: Position { segment, block_index, ..self.0.position }, ..self.0 }
+    }
 }
 
 /// The range of a record of zeroes or a tombstone. Its first block is the key.
@@ -45,16 +60,37 @@ fn sort_key(record: &RecoveredRecord) -> u128 {
 struct RangeRecord {
     block_count: u64,
     epoch: Epoch,
-    /// The range reads as zeroes, and the backing may release its space or not. `None` for a tombstone.
-    may_unmap: Option<bool>,
+    kind: RangeKind,
     position: LogPosition,
+}
+
+/// The kind of a range's record.
+#[derive(Clone, Copy)]
+enum RangeKind {
+    /// The range reads as zeroes; the backing may release its space if `may_unmap`.
+    Zeroes { may_unmap: bool },
+    /// The range has no live record.
+    Tombstone,
+}
+
+impl RangeRecord {
+    /// The block past the range, which begins at `start`.
+    fn end(&self, start: BlockNo) -> BlockNo {
+        start.plus(self.block_count)
+    }
+
+    /// The parts before and from block `at` on, which lies in the range or at its end. The range begins at `start`.
+    fn split_at(self, start: BlockNo, at: BlockNo) -> (RangeRecord, RangeRecord) {
+        let before = RangeRecord { block_count: at.distance_from(start), ..self };
+        (before, RangeRecord { block_count: self.end(start).distance_from(at), ..self })
+    }
 }
 
 /// The records of a log, collected in its order.
 #[derive(Default)]
 pub struct LogRecords {
-    /// All records of data. The position is a packed [`LogPosition`].
-    data: Vec<RecoveredRecord>,
+    /// All records of data.
+    data: Vec<DataRecord>,
     /// The newest records of ranges, cut so that they do not overlap.
     ranges: BTreeMap<BlockAddress, RangeRecord>,
     /// Segment and block of each batch, in a compact array: a look-up for each record misses the processor's caches.
@@ -70,29 +106,28 @@ impl LogRecords {
         for (record_index, record) in (0..).zip(&header.records) {
             let (address, epoch) = (BlockAddress { volume_id: record.volume_id, block: record.block }, record.epoch);
             let at = LogPosition { batch_index, record_index, data_records_before };
-            let may_unmap = match record.kind {
+            let kind = match record.kind {
                 RecordKind::Data { checksum } => {
-                    let (position, content) = (at.pack(checksum), RecoveredContent::Data);
                     data_records_before += 1;
-                    self.data.push(RecoveredRecord { address, epoch, position, content });
+                    self.data.push(DataRecord::new(address, epoch, at, checksum));
                     continue;
                 }
-                RecordKind::Zero { may_unmap } => Some(may_unmap),
-                RecordKind::Tombstone => None,
+                RecordKind::Zero { may_unmap } => RangeKind::Zeroes { may_unmap },
+                RecordKind::Tombstone => RangeKind::Tombstone,
             };
             let blocks = u64::from(record.block_count);
             remove_range(&mut self.ranges, address, blocks);
-            self.ranges.insert(address, RangeRecord { block_count: blocks, epoch, may_unmap, position: at });
+            self.ranges.insert(address, RangeRecord { block_count: blocks, epoch, kind, position: at });
         }
     }
 
     /// The live records in the order of their addresses, and the number of live records in each of the `segments`.
     pub fn into_newest(self, segments: u32) -> (Vec<RecoveredRecord>, Vec<u32>) {
-        let LogRecords { data: mut records, ranges, batches } = self;
-        records.sort_unstable_by_key(sort_key);
-        records.dedup_by(|other, newest| {
-            let is_same_block = other.address == newest.address;
-            if is_same_block && LogPosition::of(other) > LogPosition::of(newest) {
+        let LogRecords { mut data, ranges, batches } = self;
+        data.sort_unstable_by_key(DataRecord::sort_key);
+        data.dedup_by(|other, newest| {
+            let is_same_block = other.0.address == newest.0.address;
+            if is_same_block && other.log_position() > newest.log_position() {
                 *newest = *other;
             }
             is_same_block
@@ -100,33 +135,30 @@ impl LogRecords {
         let mut zeroes = ZeroRanges { batches: &batches, records: Vec::new() };
         let mut ranges = ranges.into_iter();
         let mut next_range = ranges.next();
-        records.retain_mut(|record| {
-            let (address, at) = (record.address, LogPosition::of(record));
+        let merged = data.into_iter().filter_map(|record| {
+            let (address, at) = (record.0.address, record.log_position());
             // Emit the ranges before the block. A range that covers the block is split around it if the block's record
             // is newer; otherwise it hides the record.
             while let Some((start, range)) = next_range.filter(|(start, _)| *start <= address) {
-                if start.volume_id == address.volume_id && start.block.plus(range.block_count) > address.block {
+                if start.volume_id == address.volume_id && range.end(start.block) > address.block {
                     if range.position > at {
-                        return false;
+                        return None;
                     }
-                    zeroes.add_range(
-                        start,
-                        RangeRecord { block_count: address.block.distance_from(start.block), ..range },
-                    );
-                    let remainder = BlockAddress { block: address.block.next(), ..address };
-                    let blocks = start.block.plus(range.block_count).distance_from(remainder.block);
-                    next_range = Some((remainder, RangeRecord { block_count: blocks, ..range }));
+                    let (before, _) = range.split_at(start.block, address.block);
+                    zeroes.emit(start, before);
+                    let after_block = address.block.next();
+                    let (_, after) = range.split_at(start.block, after_block);
+                    next_range = Some((BlockAddress { block: after_block, ..address }, after));
                     break;
                 }
-                zeroes.add_range(start, range);
+                zeroes.emit(start, range);
                 next_range = ranges.next();
             }
-            let (segment, offset) = batches[at.batch_index as usize];
-            let index = offset + 1 + u32::from(at.data_records_before);
-            record.position = Position { segment, block_index: index, ..record.position };
-            true
+            Some(record.into_recovered(&batches))
         });
-        next_range.into_iter().chain(ranges).for_each(|(start, range)| zeroes.add_range(start, range));
+        // The standard library collects this iterator into the array that it consumes.
+        let mut records: Vec<RecoveredRecord> = merged.collect();
+        next_range.into_iter().chain(ranges).for_each(|(start, range)| zeroes.emit(start, range));
         if records.is_empty() {
             records = zeroes.records;
         } else if !zeroes.records.is_empty() {
@@ -148,10 +180,10 @@ struct ZeroRanges<'a> {
 }
 
 impl ZeroRanges<'_> {
-    /// Adds a range, or the part of it that no newer record replaced. A tombstone leaves no record.
-    fn add_range(&mut self, address: BlockAddress, range: RangeRecord) {
-        let RangeRecord { block_count: blocks, epoch, may_unmap, position: at } = range;
-        if let Some(may_unmap) = may_unmap
+    /// Emits the record of a part of a range that no newer record replaced. Tombstones and empty parts leave no record.
+    fn emit(&mut self, address: BlockAddress, part: RangeRecord) {
+        let RangeRecord { block_count: blocks, epoch, kind, position: at } = part;
+        if let RangeKind::Zeroes { may_unmap } = kind
             && blocks > 0
         {
             let (segment, offset) = self.batches[at.batch_index as usize];
@@ -174,24 +206,18 @@ fn remove_range(ranges: &mut BTreeMap<BlockAddress, RangeRecord>, address: Block
     let before = ranges.range(..address).next_back().map(|(start, range)| (*start, *range));
     if let Some((start, range)) = before
         && start.volume_id == address.volume_id
-        && start.block.plus(range.block_count) > address.block
+        && range.end(start.block) > address.block
     {
-        ranges.insert(start, RangeRecord { block_count: address.block.distance_from(start.block), ..range });
-        if start.block.plus(range.block_count) > end.block {
-            ranges.insert(
-                end,
-                RangeRecord { block_count: start.block.plus(range.block_count).distance_from(end.block), ..range },
-            );
+        ranges.insert(start, range.split_at(start.block, address.block).0);
+        if range.end(start.block) > end.block {
+            ranges.insert(end, range.split_at(start.block, end.block).1);
         }
     }
     let inside: Vec<_> = ranges.range(address..end).map(|(start, range)| (*start, *range)).collect();
     for (start, range) in inside {
         ranges.remove(&start);
-        if start.block.plus(range.block_count) > end.block {
-            ranges.insert(
-                end,
-                RangeRecord { block_count: start.block.plus(range.block_count).distance_from(end.block), ..range },
-            );
+        if range.end(start.block) > end.block {
+            ranges.insert(end, range.split_at(start.block, end.block).1);
         }
     }
 }
@@ -200,7 +226,7 @@ fn remove_range(ranges: &mut BTreeMap<BlockAddress, RangeRecord>, address: Block
 mod tests {
     use super::*;
     use crate::format::batch::{BLOCKS_END, RECORDS_MAX, RecordEntry};
-    use crate::number::{BlockNo, BootEpoch, CommitNo, Sequence, VolumeId};
+    use crate::number::{BootEpoch, CommitNo, Sequence, VolumeId};
     use crate::recovery::chain::LogChain;
 
     /// The headers of a log of these batches in one segment.
@@ -230,6 +256,23 @@ mod tests {
         let mut chain = LogChain::new(Sequence(1), 1);
         headers.iter().for_each(|header| chain.add(header, 0));
         chain.records.into_newest(chain.log_segment_count)
+    }
+
+    #[test]
+    fn merge_converts_the_collected_records_in_place() {
+        let record = |block| RecordEntry {
+            volume_id: VolumeId(1),
+            block: BlockNo(block),
+            epoch: Epoch(1),
+            block_count: 1,
+            kind: RecordKind::Data { checksum: 7 },
+        };
+        let mut records = LogRecords::default();
+        headers(vec![(0..20).map(record).collect()]).iter().for_each(|header| records.add(header));
+        records.data.shrink_to_fit();
+        let collected_at = records.data.as_ptr().addr();
+        let (newest, _) = records.into_newest(1);
+        assert_eq!((newest.len(), newest.as_ptr().addr()), (20, collected_at));
     }
 
     #[test]

@@ -36,8 +36,15 @@ impl<S: Seam> Drop for SegmentHold<S> {
     }
 }
 
-/// A block to read, its position, and the destination buffer.
-pub type ReadRequest<S> = (BlockAddress, Position, <S as Seam>::BlockMut);
+/// A request to read the block of a record.
+pub struct ReadRequest<S: Seam> {
+    /// The block.
+    pub address: BlockAddress,
+    /// Its record's position.
+    pub position: Position,
+    /// The destination.
+    pub buffer: S::BlockMut,
+}
 
 /// The index of a request, and the result of its read.
 type IndexedResult<S> = (usize, Result<<S as Seam>::Block, StoreError>);
@@ -101,19 +108,20 @@ pub async fn read<S: Seam>(
 /// Requests, each with its index.
 pub type IndexedRequests<S> = Vec<(usize, ReadRequest<S>)>;
 
-/// Passes the requests to `read_run` in runs of adjacent blocks that expire together, all at once. Returns the results,
-/// each with its index.
+/// Passes the requests to `read_run` in runs of adjacent blocks, all at once. The records of a run have the same number
+/// of expiries, so one check shows whether they have expired. Returns the results, each with its index.
 pub async fn read_in_runs<'a, S: Seam, R>(
     mut requests: IndexedRequests<S>,
     read_run: impl Fn(IndexedRequests<S>) -> BoxFuture<'a, Vec<(usize, R)>>,
 ) -> impl Iterator<Item = (usize, R)> {
-    requests.sort_by_key(|(_, (_, position, _))| (position.segment, position.expiries, position.block_index));
+    requests
+        .sort_by_key(|(_, ReadRequest { position, .. })| (position.segment, position.expiries, position.block_index));
     let mut runs: Vec<IndexedRequests<S>> = Vec::new();
     for (index, request) in requests {
         let continues_run = |run: &&mut IndexedRequests<S>| {
-            let (_, (_, last, _)) = run.last().expect("a run is not empty");
-            (last.segment, last.expiries, last.block_index + 1)
-                == (request.1.segment, request.1.expiries, request.1.block_index)
+            let (_, ReadRequest { position: last, .. }) = run.last().expect("a run is not empty");
+            let next = &request.position;
+            (last.segment, last.expiries, last.block_index + 1) == (next.segment, next.expiries, next.block_index)
         };
         match runs.last_mut().filter(continues_run) {
             Some(run) => run.push((index, request)),
@@ -138,13 +146,17 @@ pub async fn read_all<S: Seam>(
 
 /// Reads adjacent blocks in one request. Blocks that fail their check are read again, one by one, from any device with
 /// a good copy.
-async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: IndexedRequests<S>) -> Vec<IndexedResult<S>> {
-    let (_, (_, first, _)) = &run[0];
+async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, mut run: IndexedRequests<S>) -> Vec<IndexedResult<S>> {
+    if run.len() == 1 {
+        let (index, ReadRequest { address, position, buffer }) = run.remove(0);
+        return vec![(index, read(inner, address, position, buffer).await)];
+    }
+    let first = &run[0].1.position;
     let (hold, at) = (SegmentHold::new(inner, first.segment), byte_offset_of(inner, first));
     let mut results = Vec::with_capacity(run.len());
-    let device = read_order(inner, first.segment).into_iter().next().filter(|_| run.len() > 1);
+    let device = read_order(inner, first.segment).into_iter().next();
     let (mut requested, mut buffers) = (Vec::with_capacity(run.len()), Vec::with_capacity(run.len()));
-    for (index, (address, position, buffer)) in run {
+    for (index, ReadRequest { address, position, buffer }) in run {
         requested.push((index, address, position));
         buffers.push(Piece::whole(buffer));
     }
@@ -164,7 +176,7 @@ async fn read_run<S: Seam>(inner: &Rc<Inner<S>>, run: IndexedRequests<S>) -> Vec
             continue;
         }
         let Ok(buffer) = block.thaw() else { unreachable!("the block has one owner") };
-        results.push((index, self::read(inner, address, position, buffer).await));
+        results.push((index, read(inner, address, position, buffer).await));
     }
     drop(hold);
     results
