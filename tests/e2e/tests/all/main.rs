@@ -28,6 +28,8 @@ mod fleet_link;
 mod fleet_log;
 mod fleet_migration;
 mod fleet_moves;
+mod fleet_partitions;
+mod fleet_upgrade;
 mod guest_memory;
 mod handover;
 mod hang_table;
