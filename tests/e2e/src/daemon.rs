@@ -29,6 +29,8 @@ pub struct Daemon {
     log_before: usize,
     endpoint: Endpoint,
     socket: PathBuf,
+    /// The program that runs, which also runs its commands.
+    binary: PathBuf,
 }
 
 /// The binary under test: `HOTSET_BIN`, or one built now in the profile of this test.
@@ -55,7 +57,11 @@ fn build() -> PathBuf {
 
 /// Runs a command of the binary to its end.
 pub fn hotset(args: &[&str]) -> Output {
-    Command::new("timeout").arg("60").arg(binary()).args(args).stdin(Stdio::null()).output().expect("hotset runs")
+    run_to_its_end(binary(), args)
+}
+
+fn run_to_its_end(binary: &Path, args: &[&str]) -> Output {
+    Command::new("timeout").arg("60").arg(binary).args(args).stdin(Stdio::null()).output().expect("hotset runs")
 }
 
 /// Standard output and standard error of a command as one text.
@@ -100,10 +106,11 @@ impl Daemon {
         let log = fixture.folder.join("daemon.log");
         let out = File::options().append(true).create(true).open(&log).expect("the folder can be written");
         let log_before = out.metadata().expect("the log is open").len() as usize;
-        let program = fixture.wrapper.as_ref().unwrap_or(binary());
+        let binary = fixture.binary.as_ref().unwrap_or_else(|| binary());
+        let program = fixture.wrapper.as_ref().unwrap_or(binary);
         let mut command =
             fixture.service_manager.as_ref().map_or_else(|| Command::new(program), |service| service.command(program));
-        command.args(fixture.wrapper.as_ref().map(|_| binary()));
+        command.args(fixture.wrapper.as_ref().map(|_| binary));
         command.envs(fixture.sabotage.map(|fault| (SABOTAGE, fault)));
         if let Some(manager) = &fixture.watchdog_socket {
             command.env("NOTIFY_SOCKET", manager).env("WATCHDOG_USEC", "500000");
@@ -115,7 +122,8 @@ impl Daemon {
         command.arg("serve").arg("--config").arg(config).stdin(Stdio::null());
         command.stdout(out.try_clone().expect("a descriptor is free")).stderr(out);
         let child = command.spawn().expect("the daemon can be started");
-        Daemon { child, log, log_before, endpoint: fixture.endpoint(), socket: fixture.folder.join("control.sock") }
+        let (endpoint, socket) = (fixture.endpoint(), fixture.folder.join("control.sock"));
+        Daemon { child, log, log_before, endpoint, socket, binary: binary.clone() }
     }
 
     /// Waits until the daemon's socket answers, and for a second at most until its log says so: a thread of its own
@@ -192,7 +200,7 @@ impl Daemon {
     /// Runs a command against this daemon.
     pub fn try_command(&self, args: &[&str]) -> Output {
         let socket = self.socket.to_string_lossy();
-        hotset(&[args, &["--socket", &socket]].concat())
+        run_to_its_end(&self.binary, &[args, &["--socket", &socket]].concat())
     }
 }
 

@@ -30,6 +30,8 @@ pub struct Fixture {
     pub sabotage: Option<&'static str>,
     /// Folder at the front of the daemon's `PATH`.
     pub programs: Option<PathBuf>,
+    /// Program under test instead of [`crate::daemon::binary`].
+    pub binary: Option<PathBuf>,
     /// Program that wraps the daemon; its arguments are the binary and the binary's arguments.
     pub wrapper: Option<PathBuf>,
     /// Notification socket of a service manager that expects a watchdog notification twice a second.
@@ -51,6 +53,7 @@ impl Fixture {
             tables: String::new(),
             sabotage: None,
             programs: None,
+            binary: None,
             wrapper: None,
             watchdog_socket: None,
             service_manager: None,

@@ -24,6 +24,8 @@ pub mod linux;
 pub mod load;
 pub mod loop_device;
 pub mod manager;
+pub mod network;
+pub mod numbered;
 pub mod pattern;
 pub mod random;
 pub mod refusal;

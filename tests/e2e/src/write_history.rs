@@ -35,6 +35,8 @@ pub struct WriteHistory {
     drained: u64,
     /// Sequence number of the newest write.
     sequence: u64,
+    /// Number of acknowledged writes and flushes.
+    acknowledgements: u64,
     /// True if the storage may tear a block (a power cut on a disk with 512-byte sectors).
     may_tear: bool,
 }
@@ -80,7 +82,15 @@ impl WriteHistory {
     /// A fresh volume of `bytes`, all zeroes.
     pub fn new(bytes: u64, may_tear: bool) -> Self {
         let sectors = vec![SectorState::default(); (bytes / SECTOR as u64) as usize];
-        WriteHistory { sectors, zeroes: BTreeMap::new(), unflushed: Vec::new(), drained: 0, sequence: 0, may_tear }
+        WriteHistory {
+            sectors,
+            zeroes: BTreeMap::new(),
+            unflushed: Vec::new(),
+            drained: 0,
+            sequence: 0,
+            acknowledgements: 0,
+            may_tear,
+        }
     }
 
     /// Number of sectors.
@@ -98,6 +108,11 @@ impl WriteHistory {
         self.sequence
     }
 
+    /// Number of acknowledged writes and flushes.
+    pub fn acknowledgements(&self) -> u64 {
+        self.acknowledgements
+    }
+
     /// Records that a write of `count` sectors is about to be sent; returns its sequence number.
     pub fn send(&mut self, first: u64, count: u64, zeroes: bool) -> u64 {
         self.sequence += 1;
@@ -112,6 +127,7 @@ impl WriteHistory {
 
     /// Records the acknowledgement of a write.
     pub fn acknowledge(&mut self, first: u64, count: u64, sequence: u64, durable: bool) {
+        self.acknowledgements += 1;
         for sector in first..first + count {
             let state = &mut self.sectors[sector as usize];
             state.acknowledged = state.acknowledged.max(sequence);
@@ -138,6 +154,7 @@ impl WriteHistory {
 
     /// Records the acknowledgement of a flush.
     pub fn end_flush(&mut self, mark: FlushMark) {
+        self.acknowledgements += 1;
         let covered = mark.0.saturating_sub(self.drained) as usize;
         for (first, count, sequence) in self.unflushed.drain(..covered) {
             for state in &mut self.sectors[first as usize..(first + count) as usize] {

@@ -339,6 +339,7 @@ impl Drain {
                     );
                     self.wait_before_retry(name, &text).await;
                 }
+                (Ok(Err(_)), _) if self.is_lost(name, core).await => return DrainOutcome::Hung,
                 (Ok(Err(error)), _) => {
                     self.wait_before_retry(name, &format!("volume {name} could not be destaged ({error})")).await
                 }

@@ -1,7 +1,7 @@
 //! The link between hosts: the view of all of them, and moves that any of them can order.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use e2e::authority::Authority;
@@ -26,8 +26,14 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
 
 /// Adds the link between `hosts` to the host named `name`, whose certificate is of `authority`.
 pub fn add_link(fixture: &mut Fixture, name: &str, hosts: &[(&str, u16)], authority: &Authority) {
+    let hosts: Vec<_> = hosts.iter().map(|(host, port)| (*host, SocketAddr::from(([127, 0, 0, 1], *port)))).collect();
+    add_link_at(fixture, name, &hosts, authority);
+}
+
+/// As [`add_link`], between hosts at any addresses.
+pub fn add_link_at(fixture: &mut Fixture, name: &str, hosts: &[(&str, SocketAddr)], authority: &Authority) {
     authority.write_host(name, fixture.folder.path());
-    let list: Vec<String> = hosts.iter().map(|(host, port)| format!("\"{host}=127.0.0.1:{port}\"")).collect();
+    let list: Vec<String> = hosts.iter().map(|(host, address)| format!("\"{host}={address}\"")).collect();
     let folder = fixture.folder.path().display();
     let link = format!(
         "hosts = [{}]\ntls_certificate = \"{folder}/fleet.crt\"\ntls_key = \"{folder}/fleet.key\"\ntls_ca = \
@@ -38,20 +44,23 @@ pub fn add_link(fixture: &mut Fixture, name: &str, hosts: &[(&str, u16)], author
     fixture.tables = fixture.tables.replace(&table, "") + &table + &link;
 }
 
-/// Two hosts with a link and the volume `v` on the image.
-pub fn linked_hosts(image: &str) -> [Fixture; 2] {
-    let (ports, authority): ([u16; 2], _) = (free_ports(), Authority::default());
-    let list = [("alpha", ports[0]), ("beta", ports[1])];
-    ["alpha", "beta"].map(|name| {
-        let mut fixture = host(name, image, "");
+/// Names of hosts.
+pub const NAMES: [&str; 3] = ["alpha", "beta", "gamma"];
+
+/// Hosts with a link and the volume `v` on the image, named by [`NAMES`].
+pub fn linked_hosts<const N: usize>(image: &str) -> [Fixture; N] {
+    let (ports, authority): ([u16; N], _) = (free_ports(), Authority::default());
+    let list: Vec<_> = NAMES.into_iter().zip(ports).collect();
+    std::array::from_fn(|number| {
+        let mut fixture = host(NAMES[number], image, "");
         super::fleet::add_flash_to(&mut fixture);
-        add_link(&mut fixture, name, &list, &authority);
+        add_link(&mut fixture, NAMES[number], &list, &authority);
         fixture
     })
 }
 
 /// The entries of `hotset fleet hosts`.
-fn hosts(daemon: &Daemon) -> Vec<Value> {
+pub fn hosts(daemon: &Daemon) -> Vec<Value> {
     json(daemon, &["fleet", "hosts"]).as_array().expect("a list").clone()
 }
 

@@ -10,7 +10,7 @@ use e2e::random::{Random, seed};
 use e2e::sizes::size;
 
 use super::fleet::{TAKE_OVER_MAX, host, is_state, read, shown, status, write_and_flush};
-use super::rbd_losses::{cut_power, lose_power, write_during};
+use super::rbd_losses::{cut_power, has_alert, lose_power, write_during};
 use super::rbd_owners::write_dirty_block;
 
 const MIB: usize = 1 << 20;
@@ -20,10 +20,15 @@ const LOG_MIB: u64 = 96;
 /// A host of that name with volume `v` on the image, and its log on the new image `log`.
 fn host_with_log(cluster: &Cluster, name: &str, image: &str, log: &str) -> Fixture {
     let mut fixture = host(name, image, "");
+    add_log(&mut fixture, cluster, log);
+    fixture
+}
+
+/// Adds a log on the new image `log` to a host.
+pub fn add_log(fixture: &mut Fixture, cluster: &Cluster, log: &str) {
     fixture.keep_in = "none".to_owned();
     let log = cluster.create_image(log, LOG_MIB);
     fixture.tables += &format!("[flash]\ndevices = [\"{log}\"]\nsize = \"64 MiB\"\n");
-    fixture
 }
 
 fn with_log(cluster: &Cluster, image: &str, log: &str) -> Fixture {
@@ -241,4 +246,37 @@ fn take_over_that_is_killed_is_repeated_without_a_loss() {
         second.command(&["fleet", "move", "v", "--to", "alpha"]);
         second.stop();
     }
+}
+
+/// Longest time of the stop of a daemon that has lost its images.
+pub const STOP_AFTER_LOSS_MAX: Duration = Duration::from_secs(30);
+
+/// Ends a daemon that has lost its images: its exit status says that it could not destage.
+pub fn end_after_loss(mut daemon: Daemon) {
+    let began_at = Instant::now();
+    daemon.signal("TERM");
+    daemon.wait();
+    assert!(began_at.elapsed() < STOP_AFTER_LOSS_MAX, "the stop waits for lost images: {:?}", began_at.elapsed());
+}
+
+#[test]
+fn host_that_has_lost_its_images_and_its_log_stops_in_time() {
+    let Some(cluster) = cluster("a stop after a take-over from a living host") else { return };
+    let image = cluster.create_image("log-living", 8);
+    let (alpha, beta) = (with_log(cluster, &image, "log-of-living"), host("beta", &image, ""));
+    let (first, second) = (alpha.start(), beta.start());
+    let mut history = write_during(&alpha, seed("fleet-log-living"), |_| {
+        std::thread::sleep(Duration::from_millis(500));
+        // Its unflushed writes can go nowhere any more.
+        second.command(&["fleet", "take-over", "v", "--from", "alpha", "--fenced"]);
+    });
+    let content = beta.connect("v").read_all().expect("it is served");
+    assert_eq!(history.check_after_crash(&content), []);
+    ["backing-lost", "no-copy"].iter().for_each(|alert| wait_for(alert, || has_alert(&first, alert)));
+    end_after_loss(first);
+    let first = alpha.start();
+    assert!(is_state(&first, "standby").is_some(), "{}", shown(&first));
+    first.stop();
+    second.stop();
+    assert!(cluster.export("log-living") == content);
 }

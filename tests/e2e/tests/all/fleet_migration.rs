@@ -36,7 +36,7 @@ fn guest_migrates_between_hosts_under_a_verified_load() {
     let Some(cluster) = cluster("live migrations") else { return };
     let migrations = size("HOTSET_MIGRATIONS", MIGRATIONS);
     let image = cluster.create_image("fleet-migrated", 128);
-    let fixtures = linked_hosts(&image);
+    let fixtures: [_; 2] = linked_hosts(&image);
     let daemons = [fixtures[0].start(), fixtures[1].start()];
     let mut guest = Linux::boot_as(&machine(&fixtures[0], None));
     let seconds = SECONDS_EACH * (migrations + 1);

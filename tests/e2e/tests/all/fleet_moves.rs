@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use e2e::ceph::cluster;
-use e2e::client::Client;
 use e2e::daemon::{Daemon, wait_for};
+use e2e::numbered::{BLOCK, Numbered, content};
 use e2e::sizes::size;
 
 use super::fleet::is_state;
@@ -17,60 +17,44 @@ use super::rbd_losses::{helper_of, signal};
 const MOVES: u64 = 4;
 /// Blocks that the load writes to.
 const BLOCKS: usize = 512;
-const BLOCK: usize = 4096;
 /// Time of the load before each hand-over.
 const LOAD: Duration = Duration::from_millis(500);
-
-/// The content of block `index` after write number `sequence`.
-fn content(index: usize, sequence: u64) -> Vec<u8> {
-    [(index as u64).to_le_bytes(), sequence.to_le_bytes()].concat().repeat(BLOCK / 16)
-}
-
-/// Writes numbered blocks and flushes each until `is_over`. `newest` gets the number of each block's last write.
-fn write_numbered(client: &mut Client, newest: &mut [u64; BLOCKS], next: &mut u64, is_over: &AtomicBool) {
-    while !is_over.load(Ordering::Relaxed) {
-        // A stride that is prime to the number of blocks: neighbours are apart.
-        let index = (*next as usize * 197) % BLOCKS;
-        client.write((index * BLOCK) as u64, &content(index, *next)).expect("the owner serves");
-        client.flush().expect("the owner serves");
-        (newest[index], *next) = (*next, *next + 1);
-    }
-}
 
 #[test]
 fn volume_changes_hosts_under_load_without_a_lost_write() {
     let Some(cluster) = cluster("hand-overs under load") else { return };
     let moves = size("HOTSET_MOVES", MOVES);
-    let fixtures = linked_hosts(&cluster.create_image("fleet-moves", 64));
+    let fixtures: [_; 2] = linked_hosts(&cluster.create_image("fleet-moves", 64));
     let daemons = [fixtures[0].start(), fixtures[1].start()];
-    let (mut newest, mut next, mut waits) = ([0; BLOCKS], 1, Vec::new());
+    let (mut numbered, mut waits) = (Numbered::new(BLOCKS), Vec::new());
     for number in 0..moves {
         let from = usize::from(number % 2 == 1);
         let to = 1 - from;
         let (mut source, mut target) = (fixtures[from].connect("v"), connect_standby(&fixtures[to]));
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| write_numbered(&mut source, &mut newest, &mut next, &is_over));
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    numbered.write(&mut source).and_then(|()| source.flush()).expect("the owner serves");
+                }
+            });
             std::thread::sleep(LOAD);
             // As when a virtual machine stops at its source.
             is_over.store(true, Ordering::Relaxed);
         });
         let began_at = Instant::now();
-        target.write(0, &content(0, next)).expect("the first write waits for the ownership");
+        numbered.write(&mut target).expect("the first write waits for the ownership");
         waits.push(began_at.elapsed());
-        (newest[0], next) = (next, next + 1);
         assert!(is_state(&daemons[to], "active").is_some(), "move {number}");
-        for (index, sequence) in newest.iter().enumerate().filter(|(_, sequence)| **sequence > 0) {
-            let read = target.read((index * BLOCK) as u64, BLOCK).expect("it is served");
-            assert!(read == content(index, *sequence), "move {number}: block {index} is not that of write {sequence}");
-        }
+        assert_eq!(numbered.check_all(&mut target).expect("it is served"), Vec::<String>::new(), "move {number}");
         target.flush().expect("it is served");
         wait_for("the former owner", || is_state(&daemons[from], "standby"));
     }
     waits.sort_unstable();
     let of_rank = |rank: usize| waits[(waits.len() * rank / 100).min(waits.len() - 1)].as_millis();
     println!(
-        "{moves} hand-overs, {next} flushed writes: the first write waited {} ms (median), {} ms (p99), {} ms (max)",
+        "{moves} hand-overs, {} flushed writes: the first write waited {} ms (median), {} ms (p99), {} ms (max)",
+        numbered.count(),
         of_rank(50),
         of_rank(99),
         of_rank(100)
@@ -82,7 +66,7 @@ fn volume_changes_hosts_under_load_without_a_lost_write() {
 #[test]
 fn volume_is_handed_over_after_a_crash_of_its_helper() {
     let Some(cluster) = cluster("a hand-over after a crash of a helper") else { return };
-    let fixtures = linked_hosts(&cluster.create_image("fleet-crashed-helper", 8));
+    let fixtures: [_; 2] = linked_hosts(&cluster.create_image("fleet-crashed-helper", 8));
     let [first, second] = [fixtures[0].start(), fixtures[1].start()];
     let mut source = fixtures[0].connect("v");
     source.write(0, &content(1, 1)).and_then(|()| source.flush()).expect("the owner serves");

@@ -60,7 +60,7 @@ fn wait_for_transfer(daemon: &Daemon, ended: usize) -> u64 {
 #[test]
 fn volume_that_moves_takes_its_cache_along() {
     let Some(cluster) = cluster("a move with cached data") else { return };
-    let fixtures = linked_hosts(&cluster.create_image("fleet-warm", 32));
+    let fixtures = linked_hosts::<2>(&cluster.create_image("fleet-warm", 32));
     let daemons = [fixtures[0].start(), fixtures[1].start()];
     let mut source = fixtures[0].connect("v");
     write_all(&mut source);
@@ -90,7 +90,7 @@ fn volume_that_moves_takes_its_cache_along() {
 #[test]
 fn cached_data_is_refused_if_another_client_came_between() {
     let Some(cluster) = cluster("a move with a client between") else { return };
-    let fixtures = linked_hosts(&cluster.create_image("fleet-between", 32));
+    let fixtures = linked_hosts::<2>(&cluster.create_image("fleet-between", 32));
     let daemons = [fixtures[0].start(), fixtures[1].start()];
     let mut source = fixtures[0].connect("v");
     write_all(&mut source);

@@ -27,6 +27,12 @@ pub fn helper_of(daemon: &Daemon) -> u32 {
     wait_for("the helper process", find)
 }
 
+/// All helper processes of the daemon.
+pub fn helpers_of(daemon: &Daemon) -> Vec<u32> {
+    let output = tool("pgrep").args("-P").arg(daemon.pid().to_string()).args("-x hotset-rbd").output();
+    String::from_utf8_lossy(&output.stdout).split_whitespace().filter_map(|text| text.parse().ok()).collect()
+}
+
 pub fn signal(process: u32, name: &str) {
     tool("kill").arg(format!("-{name}")).arg(process.to_string()).ok();
 }

@@ -7,7 +7,7 @@ use crate::Violation;
 use crate::source::Source;
 
 /// Layer of every crate. A crate may depend only on crates of lower layers.
-const LAYERS: [(&str, u32); 47] = [
+const LAYERS: [(&str, u32); 48] = [
     ("format-version", 0),
     ("metadata-block", 0),
     ("task-sync", 0),
