@@ -67,7 +67,7 @@ fn volume_that_moves_takes_its_cache_along() {
     assert!(read_all(&daemons[0], &mut source, |_| 1) > 0.99);
     // The first write of a client on standby moves the volume, as in a live migration; more follow at once.
     let mut target = connect_standby(&fixtures[1]);
-    let changed = |index: usize| index % 7 == 0;
+    let changed = |index: usize| index.is_multiple_of(7);
     for index in (0..BLOCKS).filter(|index| changed(*index)) {
         target.write((index * BLOCK) as u64, &content(index, 2)).expect("the first write waits for the ownership");
     }
