@@ -55,13 +55,13 @@ impl Numbered {
         client.read_all().map(|image| self.faults_in(&image))
     }
 
-    /// What is wrong with the content of a volume.
+    /// The blocks of a volume's content that are not those of the newest writes.
     pub fn faults_in(&self, image: &[u8]) -> Vec<String> {
         let blocks = image.chunks(BLOCK).take(self.newest.len()).enumerate();
         blocks.filter_map(|(index, block)| self.fault(index, block)).collect()
     }
 
-    /// What is wrong with the content of a block. The next write may have landed without an acknowledgement.
+    /// The fault of a block's content, if it has one. The next write may have landed without an acknowledgement.
     fn fault(&self, index: usize, found: &[u8]) -> Option<String> {
         let newest = self.newest[index];
         let is_newest = if newest == 0 { found.iter().all(|byte| *byte == 0) } else { found == content(index, newest) };

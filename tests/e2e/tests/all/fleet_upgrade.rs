@@ -1,7 +1,7 @@
 //! Upgrade of a fleet, one host after the other, under clients that verify what they have written.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -41,14 +41,24 @@ struct Guest<'a> {
     is_over: AtomicBool,
 }
 
-/// What a client has seen.
+/// The observations of a client.
 #[derive(Default)]
 struct Seen {
     /// Requests that got an error, and wrong content.
     faults: Vec<String>,
     reconnects: u64,
-    /// Time that each write and flush together took.
+    /// Time that each write took with its flush, and each read.
     waits: Vec<Duration>,
+}
+
+impl Seen {
+    fn add_wait(&mut self, began_at: Instant, request: &str) {
+        let wait = began_at.elapsed();
+        if wait > LONG_WAIT {
+            println!("{} ms waited by {request}", wait.as_millis());
+        }
+        self.waits.push(wait);
+    }
 }
 
 /// True for an error of the connection, and false for one that a reply has brought.
@@ -109,14 +119,12 @@ impl Guest<'_> {
                 client = self.connect(host);
                 seen.reconnects += 1;
             }
-            let wait = began_at.elapsed();
-            if wait > LONG_WAIT {
-                println!("{} waited {} ms for a write at host {}", self.volume, wait.as_millis(), NAMES[host]);
-            }
-            seen.waits.push(wait);
+            seen.add_wait(began_at, &format!("{} for a write at host {}", self.volume, NAMES[host]));
+            let began_at = Instant::now();
             // Between two writes the volume may move, and the connection break.
             let fault = numbered.check_one(&mut client, numbered.count() * 31).ok().flatten();
             seen.faults.extend(fault.map(|fault| format!("{} at {}: {fault}", self.volume, NAMES[host])));
+            seen.add_wait(began_at, &format!("{} for a read at host {}", self.volume, NAMES[host]));
             std::thread::sleep(PAUSE);
         }
         (numbered, seen)
@@ -168,7 +176,7 @@ impl Fleet {
     }
 
     /// The daemon and its helpers are those of that version, and not others that were found elsewhere.
-    fn check_program(&self, host: usize, program: &PathBuf) {
+    fn check_program(&self, host: usize, program: &Path) {
         let program_of = |process: u32| std::fs::read_link(format!("/proc/{process}/exe")).expect("it runs");
         let program = program.canonicalize().expect("the binary exists");
         assert_eq!(program_of(self.daemon(host).pid()), program);
@@ -209,6 +217,9 @@ impl Fleet {
         guest.refuge.store(from, Ordering::Relaxed);
         // Once by the host that gets it, once by the one that gives it.
         let ordered_at = if from < to { from } else { to };
+        // A former owner learns by its next look that the volume was handed over.
+        let owner = || json(self.daemon(ordered_at), &["volume", "show", guest.volume])["fleet"]["owner"].clone();
+        wait_for("the owner in the view of the host", || (owner() == NAMES[to]).then_some(()));
         self.daemon(ordered_at).command(&["fleet", "move", guest.volume, "--to", NAMES[from]]);
         self.wait_until_served(guest.volume, from);
         std::thread::sleep(LOAD);
@@ -231,7 +242,7 @@ fn hosts_are_upgraded_in_turn_under_clients_that_see_no_error() {
     let endpoints = fixtures.each_ref().map(Fixture::endpoint);
     let daemons = fixtures.each_ref().map(|fixture| Some(fixture.start()));
     let mut fleet = Fleet { fixtures, daemons };
-    (0..NAMES.len()).for_each(|host| fleet.check_program(host, previous.as_ref().unwrap_or(binary())));
+    (0..NAMES.len()).for_each(|host| fleet.check_program(host, previous.as_ref().unwrap_or_else(|| binary())));
 
     // Two clients at each host, whose first writes move their volumes there.
     let guests: Vec<Guest<'_>> = (0..VOLUMES.len())
@@ -249,7 +260,7 @@ fn hosts_are_upgraded_in_turn_under_clients_that_see_no_error() {
         let running: Vec<_> = guests.iter().map(|guest| scope.spawn(|| guest.run())).collect();
         guests.iter().enumerate().for_each(|(number, guest)| fleet.wait_until_served(guest.volume, number / 2));
         fleet.check_views();
-        for host in 0..NAMES.len() {
+        for (host, name) in NAMES.into_iter().enumerate() {
             let [next, last] = [(host + 1) % NAMES.len(), (host + 2) % NAMES.len()];
             let mut here = guests.iter().filter(|guest| guest.host.load(Ordering::Relaxed) == host);
             // One migrates, the others are drained under their clients.
@@ -258,7 +269,7 @@ fn hosts_are_upgraded_in_turn_under_clients_that_see_no_error() {
             fleet.wait_until_served(migrated.volume, next);
             here.for_each(|guest| guest.refuge.store(last, Ordering::Relaxed));
             let drained = fleet.daemon(host).command(&["fleet", "drain"]);
-            println!("{}: {}", NAMES[host], drained.trim().replace('\n', "; "));
+            println!("{name}: {}", drained.trim().replace('\n', "; "));
             guests.iter().for_each(|guest| fleet.wait_until_served(guest.volume, guest.refuge.load(Ordering::Relaxed)));
             fleet.upgrade(host);
             fleet.check_views();
@@ -285,11 +296,12 @@ fn hosts_are_upgraded_in_turn_under_clients_that_see_no_error() {
         reconnects += seen.reconnects;
     }
     waits.sort_unstable();
+    let writes: u64 = results.iter().map(|(numbered, _)| numbered.count()).sum();
     let of_rank = |part: f64| waits[((waits.len() - 1) as f64 * part) as usize].as_millis();
     println!(
-        "{} flushed writes in {} s, {} faults, {reconnects} connections anew; a write waited {} ms (median), {} ms \
+        "{} flushed writes in {} s, {} faults, {reconnects} connections anew; a request waited {} ms (median), {} ms \
          (p99), {} ms (max)",
-        waits.len(),
+        writes,
         began_at.elapsed().as_secs(),
         faults.len(),
         of_rank(0.5),
@@ -297,6 +309,10 @@ fn hosts_are_upgraded_in_turn_under_clients_that_see_no_error() {
         of_rank(1.0)
     );
     assert_eq!(faults, Vec::<String>::new());
+    for guest in &guests {
+        // The logs have nothing any more that is not in the images.
+        fleet.daemon(guest.host.load(Ordering::Relaxed)).command(&["volume", "flush", guest.volume]);
+    }
     fleet.daemons.iter_mut().for_each(|daemon| daemon.take().expect("the daemon runs").stop());
     for (volume, (numbered, _)) in VOLUMES.iter().zip(&results) {
         assert_eq!(numbered.faults_in(&cluster.export(&format!("fleet-upgrade-{volume}"))), Vec::<String>::new());
