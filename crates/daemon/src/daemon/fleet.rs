@@ -39,8 +39,9 @@ impl Daemon {
             let text = format!("volume {name} has moved meanwhile: {}", standby_text(report));
             return Err(Failure::new(ErrorKind::Conflict, text));
         }
+        self.check_target(name, to).await?;
         let image = self.release_volume(name, to, ConnectedClients::Disconnect, progress).await?;
-        let served_by = self.offer(&image, to).await;
+        let served_by = self.offer(name, &image, to).await?;
         self.note_next_owner(name, served_by.as_deref());
         self.show(name).await
     }
@@ -86,6 +87,7 @@ impl Daemon {
                 (Ok(_), None) => messages.push(format!("volume {name} is released")),
                 // A client of another host has moved it meanwhile.
                 (Err(_), Some(standby)) => messages.push(format!("volume {name} is served by host {}", standby.owner)),
+                (Err(failure), _) if failure.message.contains(&name) => failures.push(failure.message),
                 (Err(failure), _) => failures.push(format!("volume {name} stays here: {failure}")),
             }
         }

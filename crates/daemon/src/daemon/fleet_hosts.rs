@@ -10,7 +10,7 @@ use rbd::{Claim, StandbyReport};
 
 use super::super::volumes::KnownVolume;
 use super::Daemon;
-use logging::{self as log, FLEET, VOLUME};
+use logging::{self as log, VOLUME};
 use state::Acceptance;
 
 /// Time for the answers of other hosts about their volumes.
@@ -64,6 +64,13 @@ impl Daemon {
         if to == owner {
             return Err(conflict(format!("host {owner} owns the image of volume {name} already")));
         }
+        if owner == host {
+            let text = format!(
+                "volume {name}: this host has released its image, and no host serves it; serve it here again: hotset \
+                 fleet take-over {name}"
+            );
+            return Err(conflict(text));
+        }
         let peer = self.fleet_link.peer(owner).map_err(|failure| Failure {
             message: format!("host {owner} owns the image of volume {name}: {}", failure.message),
             ..failure
@@ -85,16 +92,46 @@ impl Daemon {
         self.show(name).await
     }
 
-    /// Tells the other hosts that an image is released; returns the host that serves its volume now.
-    pub(super) async fn offer(&self, image: &str, to: Option<&str>) -> Option<String> {
-        let request = Request::FleetReleased { image: image.to_owned() };
-        for peer in self.fleet_link.peers().into_iter().filter(|peer| to.is_none_or(|to| to == peer.host)) {
-            match self.fleet_link.ask_within(CLAIM_TIMEOUT, &peer, &request).await {
-                Ok(_) => return Some(peer.host),
-                Err(failure) => log::debug!(target: FLEET, "image {image}: {failure}"),
+    /// Fails if the link reaches no host that could serve a volume which is to move `to` that one, or to any.
+    pub(super) async fn check_target(&self, name: &str, to: Option<&str>) -> Result<(), Failure> {
+        let mut reason = None;
+        for peer in self.peers_for(to)? {
+            match self.fleet_link.ask_within(REPORT_TIMEOUT, &peer, &Request::FleetHost {}).await {
+                Ok(_) => return Ok(()),
+                Err(failure) => reason = Some(failure.message),
             }
         }
-        None
+        let text = |reason| format!("volume {name} stays here, because no host could serve it: {reason}");
+        reason.map_or(Ok(()), |reason| Err(Failure::new(ErrorKind::Conflict, text(reason))))
+    }
+
+    /// The hosts that may serve a volume which moves `to` that one, or to any; none without a link.
+    fn peers_for(&self, to: Option<&str>) -> Result<Vec<Peer>, Failure> {
+        let peers = self.fleet_link.peers();
+        match to {
+            Some(to) if !peers.is_empty() => Ok(vec![self.fleet_link.peer(to)?]),
+            _ => Ok(peers),
+        }
+    }
+
+    /// Tells the other hosts that the image of a volume is released; returns the host that serves the volume now.
+    /// Without a link it returns none: hosts on standby find the release by their own looks.
+    pub(super) async fn offer(&self, name: &str, image: &str, to: Option<&str>) -> Result<Option<String>, Failure> {
+        let request = Request::FleetReleased { image: image.to_owned() };
+        let mut reason = None;
+        for peer in self.peers_for(to)? {
+            match self.fleet_link.ask_within(CLAIM_TIMEOUT, &peer, &request).await {
+                Ok(_) => return Ok(Some(peer.host)),
+                Err(failure) => reason = Some(failure.message),
+            }
+        }
+        let text = |reason| {
+            format!(
+                "volume {name}: its image is released, but no host serves it: {reason}. Once that is mended, the host \
+                 claims the image; or serve the volume here again: hotset fleet take-over {name}"
+            )
+        };
+        reason.map_or(Ok(None), |reason| Err(Failure::new(ErrorKind::Failed, text(reason))))
     }
 
     /// Notes the host that serves a volume which this host has released, until this host's next look at its image.

@@ -74,11 +74,18 @@ impl Daemon {
         }
         let (name, _) = self.owned_volume(image, ownership)?;
         let _guard = self.volumes.lock_for_change(&name)?;
-        self.release_volume(&name, to, clients, progress).await?;
-        let served_by = match actor {
+        let claimant = match actor {
             // It claims the image for itself.
             Actor::Host(host) if to.is_none_or(|to| to == host) => Some(host.clone()),
-            _ => self.offer(image, to).await,
+            _ => None,
+        };
+        if claimant.is_none() {
+            self.check_target(&name, to).await?;
+        }
+        self.release_volume(&name, to, clients, progress).await?;
+        let served_by = match claimant {
+            Some(host) => Some(host),
+            None => self.offer(&name, image, to).await?,
         };
         self.note_next_owner(&name, served_by.as_deref());
         Ok(Answer::Said(vec![format!("volume {name} is released")]))
@@ -91,7 +98,9 @@ impl Daemon {
             (placement.identity == image).then(|| (known.config.name.clone(), placement.core))
         };
         self.volumes.map(owned).into_iter().flatten().next().ok_or_else(|| {
-            let text = format!("ownership {ownership} of image {image} is not that of this host, or has ended");
+            let text = format!(
+                "this host does not own image {image} by ownership {ownership} any more: repeat the request in 5 s"
+            );
             Failure::new(ErrorKind::Conflict, text)
         })
     }
