@@ -105,7 +105,7 @@ pub struct LogTracker {
     zero_records: ZeroRecords,
     /// Positions of records that are no longer live, and that the log has yet to be told of.
     retirable_positions: Vec<Position>,
-    /// Those of them that hold the newest content of their blocks.
+    /// The part of them that holds the newest content of its blocks.
     keepable_records: BTreeMap<BlockNo, Position>,
     /// Violates R2, for tests of the checker: records of changed blocks are keepable, too.
     pub is_keep_sabotaged: bool,
