@@ -269,13 +269,14 @@ fn broken_and_false_streams_are_refused() {
     false_checksum.extend([1; 4]);
     false_checksum.extend([0; BLOCK_BYTES]);
     let half = too_many[..5].to_vec();
-    let is_expected: [(Vec<u8>, fn(&ReceiveError) -> bool); 4] = [
+    type IsExpected = fn(&ReceiveError) -> bool;
+    let cases: [(Vec<u8>, IsExpected); 4] = [
         (too_many, |error| matches!(error, ReceiveError::Header { blocks: 65, .. })),
         (false_part, |error| matches!(error, ReceiveError::Header { part: 9, .. })),
         (false_checksum, |error| matches!(error, ReceiveError::Checksum(7))),
         (half, |error| matches!(error, ReceiveError::Stream(_))),
     ];
-    for (bytes, is_expected) in is_expected {
+    for (bytes, is_expected) in cases {
         let hosts = Hosts::new(6, 256, 256, Sabotage::None);
         hosts.serve_source(16);
         let (_retained, volume) = hosts.hand_over(|_| ());
