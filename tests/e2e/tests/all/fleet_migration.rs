@@ -9,13 +9,17 @@ use e2e::fixture::Fixture;
 use e2e::linux::{Drive, Linux, Machine};
 use e2e::sizes::size;
 
-use super::fleet::is_state;
+use super::fleet::{is_state, shown};
 use super::fleet_link::linked_hosts;
 
 /// Migrations of a run; `HOTSET_MIGRATIONS` replaces the number.
 const MIGRATIONS: u64 = 3;
 /// Time of the load in the guest for each migration, which boots another emulated machine.
-const SECONDS_EACH: u64 = 80;
+const SECONDS_EACH: u64 = 170;
+/// Time after a migration at which the hit ratio is measured again.
+const SETTLED: Duration = Duration::from_secs(60);
+/// Time over which a hit ratio is measured.
+const MEASURED: Duration = Duration::from_secs(10);
 
 fn machine(fixture: &Fixture, incoming: Option<std::path::PathBuf>) -> Machine {
     let uri = format!("nbd+unix:///v?socket={}", fixture.folder.join("nbd.sock").display());
@@ -27,6 +31,18 @@ fn waits(daemon: &Daemon) -> Vec<u64> {
     let log = daemon.log();
     let of_line = |line: &str| line.split_once("which waited ")?.1.split(' ').next()?.parse().ok();
     log.lines().filter_map(of_line).collect()
+}
+
+/// Part of the guest's reads that hit memory on this host within [`MEASURED`].
+fn hit_ratio(daemon: &Daemon) -> f64 {
+    let counts = || {
+        let volume = shown(daemon);
+        ["memory_hits", "reads"].map(|name| volume[name].as_u64().unwrap_or_else(|| panic!("{name} in {volume}")))
+    };
+    let before = counts();
+    std::thread::sleep(MEASURED);
+    let [hits, reads] = counts();
+    (hits - before[0]) as f64 / (reads - before[1]).max(1) as f64
 }
 
 /// No error reaches the guest, no content is wrong, and each migration hands the volume over once.
@@ -51,6 +67,7 @@ fn guest_migrates_between_hosts_under_a_verified_load() {
         let socket = fixtures[to].folder.join(&format!("moving-{number}"));
         let target = Linux::boot_as(&machine(&fixtures[to], Some(socket.clone())));
         wait_for("the machine that waits", || socket.exists().then_some(()));
+        let before = hit_ratio(&daemons[1 - to]);
         guest.monitor("migrate_set_parameter max-bandwidth 1G");
         guest.monitor("migrate_set_parameter downtime-limit 2000");
         guest.monitor(&format!("migrate -d unix:{}", socket.display()));
@@ -64,6 +81,12 @@ fn guest_migrates_between_hosts_under_a_verified_load() {
         }
         assert!(output.contains("completed"), "migration {number}: {output}");
         wait_for("the handover", || is_state(&daemons[to], "active"));
+        let first = hit_ratio(&daemons[to]);
+        std::thread::sleep(SETTLED - MEASURED);
+        let settled = hit_ratio(&daemons[to]);
+        println!(
+            "migration {number}: {before:.3} of the reads hit before it, {first:.3} right after it, {settled:.3} then"
+        );
         drop(std::mem::replace(&mut guest, target));
         assert!(guest.is_load_running(), "migration {number}: the load has ended: {}", guest.wait_for_load());
     }
