@@ -253,6 +253,9 @@ impl<S: Seam> Core<S> {
             self.abandon_recovery(&volume);
             AttachError::PersistedMemory(volume.name().to_owned(), error)
         })?;
+        if recovered > 0 {
+            volume.end_transfer();
+        }
         self.register_recovered(&volume);
         Ok((volume, recovered))
     }
@@ -285,6 +288,8 @@ impl<S: Seam> Core<S> {
             return Err(AttachError::DirtyOnFlash(spec.name));
         }
         let volume = self.make_volume(spec, backing)?;
+        // The records are newer than the former owner's blocks, and are not among the changes since the attach.
+        volume.end_transfer();
         // From here on records may be retired. Unless the volume is registered they cannot be adopted again before the
         // next start, also if the caller drops the attach.
         self.0.partially_recovered.borrow_mut().insert(volume.spec().volume_id);

@@ -11,8 +11,11 @@ use engine::{
     AnyDisk, Backing, BlockNo, Core, CoreSpec, RetainedBlocks, RetainedPosition, Volume, VolumeSpec, WritePolicy,
 };
 use lab::fixture::{Fixture, out_of_order_disk, read, spec, write};
-use seam::sim::{DiskControl, Rng, SimDisk, SimSeam, WireSpec, WorldSpec};
-use seam::{Address, BLOCK_BYTES, ByteStream, Gather, Listener, Nanos, Seam, StreamWriter};
+use lab::torture::flash::FlashOptions;
+use seam::sim::{
+    CrashMode, DiskControl, Fault, Ops, Rng, Rule, SimDisk, SimDiskSpec, SimSeam, When, WireSpec, WorldSpec,
+};
+use seam::{Address, BLOCK_BYTES, ByteStream, DiskOpen, Gather, Listener, Nanos, Seam, StreamWriter};
 
 const MIB: u64 = 1 << 20;
 /// Blocks of the volume.
@@ -254,6 +257,38 @@ fn volume_without_a_transfer_and_one_that_caches_nothing_admit_nothing() {
         let (retained, volume) = hosts.hand_over(edit);
         let received = hosts.source.world.block_on(hosts.transfer(retained, &volume));
         assert_eq!((received, volume.stats().memory_bytes), (Received::default(), 0));
+    }
+}
+
+/// Records of this host's log are newer than what another host has in memory.
+#[test]
+fn volume_with_records_in_the_log_admits_nothing() {
+    for has_records in [false, true] {
+        let fixture = Fixture::new(WorldSpec::new(7), CoreSpec::default());
+        let log = FlashOptions::plain(2, 64 << 10, 6);
+        log.add_disks(&fixture.world);
+        fixture.add_disk("disk", SimDiskSpec::new(4 * MIB)).add_fault(Rule::new(
+            Fault::Error,
+            Ops::CHANGE,
+            When::Always,
+        ));
+        let attach = async |fixture: &Fixture, first: bool, awaits_transfer: bool| {
+            log.open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
+            let open = DiskOpen { path: "disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
+            let disk = fixture.seam.open_disk(&open).await.expect("it exists");
+            let spec = spec("disk", |spec| spec.awaits_transfer = awaits_transfer);
+            fixture.core.attach_recovered(spec, Backing::plain(disk)).await.expect("the log is intact")
+        };
+        fixture.world.block_on(async {
+            let volume = attach(&fixture, true, false).await;
+            if has_records {
+                write(&volume, 0, SECTORS, 7).await.expect("memory has room");
+                volume.flush().await.expect("the log has room");
+            }
+        });
+        let fixture = fixture.crash(CrashMode::LoseAll, WorldSpec::new(8));
+        let volume = fixture.world.block_on(attach(&fixture, false, true));
+        assert_eq!(volume.awaits_transfer(), !has_records);
     }
 }
 
