@@ -14,7 +14,7 @@ use seam::Address;
 use tls::{ClientConfig, HostIdentity};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use super::certificates::{Certificates, ListenerCertificate};
 use super::port_holder::explain_in_use;
@@ -24,6 +24,8 @@ use units::show_host_port;
 
 /// Pause before an unavailable address or certificate is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
+/// Transfers of cached data that this host receives at a time: one thread decrypts them all.
+const TRANSFERS_MAX: usize = 2;
 
 /// The link of this host.
 pub struct FleetLink {
@@ -33,12 +35,20 @@ pub struct FleetLink {
     identity: Rc<RefCell<Option<HostIdentity>>>,
     /// The reason why it does not listen, while the start is retried.
     unavailable: RefCell<Option<String>>,
+    /// Turns of the transfers of cached data to this host.
+    transfers: Semaphore,
 }
 
 impl FleetLink {
     /// A link that does not listen yet.
     pub fn new(settings: Rc<Settings>, certificates: Rc<Certificates>) -> FleetLink {
-        FleetLink { settings, certificates, identity: Rc::default(), unavailable: RefCell::default() }
+        FleetLink {
+            settings,
+            certificates,
+            identity: Rc::default(),
+            unavailable: RefCell::default(),
+            transfers: Semaphore::new(TRANSFERS_MAX),
+        }
     }
 
     /// Listens for the other hosts, if the link is configured; `handler` answers them. It ends when `stop` turns true.
@@ -90,6 +100,11 @@ impl FleetLink {
             let text = format!("host {host} is not among hosts in [fleet] of this host; run the command there");
             Failure::new(ErrorKind::Conflict, text)
         })
+    }
+
+    /// Waits for the turn of a transfer of cached data, which ends with the permit.
+    pub async fn wait_for_transfer(&self) -> SemaphorePermit<'_> {
+        self.transfers.acquire().await.expect("the semaphore is never closed")
     }
 
     /// Sends a request to another host and waits for its result.

@@ -268,12 +268,13 @@ pub struct VolumeSpec {
     /// Another host owns the content, and its backing forwards reads to that host. Changes wait for the volume's
     /// successor, and a flush has nothing to do.
     pub is_standby: bool,
-    /// Blocks that the former owner has in memory may be admitted ([`Volume::admit_transferred`]), until
+    /// Number of the ownership of a volume that another host has released: blocks that this host has in memory may be
+    /// admitted ([`Volume::admit_transferred`]), until
     /// [`Volume::end_transfer`].
     ///
     /// [`Volume::admit_transferred`]: crate::Volume::admit_transferred
     /// [`Volume::end_transfer`]: crate::Volume::end_transfer
-    pub awaits_transfer: bool,
+    pub awaits_transfer: Option<u64>,
 }
 
 /// Clients that may still rely on lost writes: acknowledged, covered by no flush, and lost when an earlier daemon
@@ -366,7 +367,7 @@ impl VolumeSpec {
             allows_log: true,
             unflushed_loss: UnflushedLoss::None,
             is_standby: false,
-            awaits_transfer: false,
+            awaits_transfer: None,
         }
     }
 }

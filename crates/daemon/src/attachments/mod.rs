@@ -143,7 +143,9 @@ impl Attachments {
                     Err(failure) => Err(self.cores.close(&opened, failure).await),
                     Ok(unit) => {
                         let OpenedBacking { core, backing_key, facts } = opened;
-                        let spec = VolumeSpec { drops_pages, ..self.spec_of(config, volume_id) };
+                        let is_released = self.volumes.claim_of(&config.name) == Some(Claim::Record);
+                        let awaits_transfer = facts.ownership.filter(|_| is_released);
+                        let spec = VolumeSpec { drops_pages, awaits_transfer, ..self.spec_of(config, volume_id) };
                         let lost_before = self.records.view().by_id(volume_id).map(|record| record.lost_before);
                         let lost_before = lost_before.unwrap_or(0);
                         let file_policy = config.policy;
@@ -216,7 +218,6 @@ impl Attachments {
             qos: qos_of(record, config.qos).of_engine(),
             unflushed_loss: state::unflushed_loss(record, state.generation),
             allows_log: !self.flash.is_by_command() || record.is_some_and(|record| record.dirty_on_flash.is_some()),
-            awaits_transfer: self.volumes.claim_of(&config.name) == Some(Claim::Record),
             deferral_age: seam::Nanos(u64::try_from(config.defer.as_nanos()).unwrap_or(u64::MAX)),
             ..VolumeSpec::new(&config.name, volume_id)
         }

@@ -28,7 +28,7 @@ pub use self::evidence::{ExaminationError, ExaminationResult, ExaminedVolume};
 pub use self::hang::unless_hung;
 pub use self::open::{BackingTarget, OpenFacts, OpenPlan, connect_image, image_options};
 pub use self::pools::{NewDevice, PoolTarget, PoolVolume, heat_path};
-pub use self::transfer::{Handover, TRANSFER_TIME};
+pub use self::transfer::{Handover, TRANSFER_TIME, TransferTarget};
 
 /// Time-out for a core's answer to a report; a core that exceeds it is reported as unresponsive.
 pub const CORE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use cache_transfer::{Received, receive, send};
-use engine::RetainedBlocks;
+use engine::{RetainedBlocks, Volume, VolumeId};
 use messages::{ErrorKind, Failure};
 use seam::real::{RealSeam, RealStream};
 use seam::{Nanos, Seam};
@@ -31,6 +31,29 @@ pub struct Handover {
     pub ownership: u64,
     /// Version of the image's header after the release.
     pub header_version: u64,
+}
+
+/// The volume that a transfer is for. One of the same name that was attached later, under another ownership or on another
+/// image, is another one: the blocks would be older than its content.
+#[derive(Clone, Debug)]
+pub struct TransferTarget {
+    /// Its name.
+    pub name: String,
+    /// Its persistent identity.
+    pub volume_id: VolumeId,
+    /// Number of the ownership under which it was attached.
+    pub ownership: u64,
+    /// Its core.
+    pub core: usize,
+}
+
+impl TransferTarget {
+    fn find(&self, local: &CoreLocal) -> Option<Volume<RealSeam>> {
+        local.engine.find(&self.name).filter(|volume| {
+            let spec = volume.spec();
+            spec.volume_id == self.volume_id && spec.awaits_transfer == Some(self.ownership)
+        })
+    }
 }
 
 /// Blocks of a detached volume.
@@ -154,23 +177,24 @@ impl Cores {
 
     /// Receives cached blocks of the former owner for a volume that is served, until there are no more. An error leaves
     /// the blocks received before.
-    pub async fn receive_retained(&self, name: &str, core: usize, stream: OwnedFd) -> Result<Received, Failure> {
-        let name = name.to_owned();
-        let receive = async move |local: Rc<CoreLocal>| match local.engine.find(&name) {
+    pub async fn receive_retained(&self, to: &TransferTarget, stream: OwnedFd) -> Result<Received, Failure> {
+        let (core, target) = (to.core, to.clone());
+        let receive = async move |local: Rc<CoreLocal>| match target.find(&local) {
             Some(volume) => receive(&local.seam, RealStream::from_fd(stream), &volume).await.map_err(|error| {
                 Failure::new(ErrorKind::Failed, format!("cached data could not be transferred: {error}"))
             }),
-            None => Err(Failure::new(ErrorKind::NotFound, format!("volume {name} is no longer served"))),
+            None => {
+                let text = format!("volume {} has moved on, or is no longer served", target.name);
+                Err(Failure::new(ErrorKind::NotFound, text))
+            }
         };
         self[core].call(receive).await.map_err(core_ended)?
     }
 
     /// Ends the transfer to a volume: nothing of its former owner is admitted any more.
-    pub async fn end_transfer(&self, name: &str, core: usize) {
-        let name = name.to_owned();
-        let end = async move |local: Rc<CoreLocal>| {
-            local.engine.find(&name).iter().for_each(engine::Volume::end_transfer);
-        };
-        let (Ok(()) | Err(_)) = self[core].call(end).await;
+    pub async fn end_transfer(&self, to: &TransferTarget) {
+        let target = to.clone();
+        let end = async move |local: Rc<CoreLocal>| target.find(&local).iter().for_each(Volume::end_transfer);
+        let (Ok(()) | Err(_)) = self[to.core].call(end).await;
     }
 }

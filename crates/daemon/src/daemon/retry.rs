@@ -32,12 +32,13 @@ impl Daemon {
         if self.stop.is_stopping() {
             return self.standbys.end();
         }
-        let (mut guards, mut requested) = (Vec::new(), Vec::new());
+        let (mut guards, mut requested, mut formers) = (Vec::new(), Vec::new(), Vec::new());
         for (known, claim) in self.standbys.take_claims(&self.volumes, &self.attachments) {
             // A change of this volume that is in progress supersedes the claim.
             let Ok(guard) = self.volumes.lock_for_change(&known.config.name) else { continue };
             guards.push(guard);
             self.volumes.order_claim(&known.config.name, claim);
+            formers.push(known.standby().cloned());
             requested.push((known.config, known.from_file));
         }
         if requested.is_empty() {
@@ -45,14 +46,18 @@ impl Daemon {
         }
         let results = self.attachments.attach_all(requested.clone(), state::Acceptance::default(), PATH_TIMEOUT).await;
         drop(guards);
-        for (requested, result) in requested.into_iter().zip(results) {
+        for ((requested, former), result) in requested.into_iter().zip(formers).zip(results) {
             let name = requested.0.name.clone();
             self.read_log_of_absent_owner(requested, &result);
             match result {
-                Ok(()) => log::info!(
-                    target: VOLUME, volume = name,
-                    "volume {name}: this host owns its image now; the volume is in service"
-                ),
+                Ok(()) => {
+                    self.volumes.end_claim(&name);
+                    log::info!(
+                        target: VOLUME, volume = name,
+                        "volume {name}: this host owns its image now; the volume is in service"
+                    );
+                    self.start_transfer(&name, former.as_ref());
+                }
                 Err(failure) if failure.refusal.as_deref() == Some(STANDBY) => {
                     log::debug!(target: VOLUME, volume = name, "{}", failure.message);
                 }

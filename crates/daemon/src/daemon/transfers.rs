@@ -11,7 +11,7 @@ use rbd::StandbyReport;
 use tokio::io::copy_bidirectional;
 use tokio::net::UnixStream;
 
-use super::super::cores::{Cores, TRANSFER_TIME};
+use super::super::cores::{Cores, TRANSFER_TIME, TransferTarget};
 use super::super::fleet_link::FleetLink;
 use super::super::volumes::Placement;
 use super::Daemon;
@@ -23,13 +23,16 @@ impl Daemon {
     /// a proof that no other client has written to the image between, or without a link to that owner, there is none.
     pub(super) fn start_transfer(&self, name: &str, former: Option<&StandbyReport>) {
         let Ok(placement) = self.volumes.placement(name) else { return };
+        let Some(ownership) = placement.ownership else { return };
         let plan = former.and_then(|former| self.transfer_plan(&placement, former));
-        let (name, cores, link) = (name.to_owned(), Rc::clone(&self.cores), Rc::clone(&self.fleet_link));
+        let (name, volume_id, core) = (name.to_owned(), placement.volume_id, placement.core);
+        let to = TransferTarget { name, volume_id, ownership, core };
+        let (cores, link) = (Rc::clone(&self.cores), Rc::clone(&self.fleet_link));
         tokio::task::spawn_local(async move {
             if let Some((peer, request)) = plan {
-                transfer(&name, placement.core, (&cores, &link), &peer, &request).await;
+                transfer(&to, (&cores, &link), &peer, &request).await;
             }
-            cores.end_transfer(&name, placement.core).await;
+            cores.end_transfer(&to).await;
         });
     }
 
@@ -43,10 +46,11 @@ impl Daemon {
 }
 
 /// Receives the blocks of the former owner, as long as it sends them and for [`TRANSFER_TIME`].
-async fn transfer(name: &str, core: usize, (cores, link): (&Cores, &FleetLink), peer: &Peer, request: &Request) {
-    let (began_at, host) = (Instant::now(), &peer.host);
+async fn transfer(to: &TransferTarget, (cores, link): (&Cores, &FleetLink), peer: &Peer, request: &Request) {
+    let _turn = link.wait_for_transfer().await;
+    let (began_at, host, name) = (Instant::now(), &peer.host, &to.name);
     let limit = Duration::from_nanos(TRANSFER_TIME.0);
-    match tokio::time::timeout(limit, receive(name, core, (cores, link), peer, request)).await {
+    match tokio::time::timeout(limit, receive(to, (cores, link), peer, request)).await {
         Ok(Ok(received)) => {
             let (bytes, seconds) = (show_bytes(received.admitted_bytes), began_at.elapsed().as_secs_f64());
             let rest = if received.is_complete { "" } else { "; memory has no room for the rest" };
@@ -67,8 +71,7 @@ async fn transfer(name: &str, core: usize, (cores, link): (&Cores, &FleetLink), 
 }
 
 async fn receive(
-    name: &str,
-    core: usize,
+    to: &TransferTarget,
     (cores, link): (&Cores, &FleetLink),
     peer: &Peer,
     request: &Request,
@@ -81,7 +84,7 @@ async fn receive(
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        received = cores.receive_retained(name, core, there) => received,
+        received = cores.receive_retained(to, there) => received,
         () = copy => unreachable!("it never ends"),
     }
 }

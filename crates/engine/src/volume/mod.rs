@@ -123,7 +123,7 @@ impl<S: Seam> Volume<S> {
             disk: backing.disk,
             core,
         });
-        if spec.awaits_transfer {
+        if spec.awaits_transfer.is_some() {
             shard.state.borrow_mut().changed_blocks = Some(ChangedBlocks::default());
         }
         if shard.core.has_log() {
@@ -462,7 +462,13 @@ impl<S: Seam> Volume<S> {
     /// As [`Volume::drain`], but clean blocks stay in memory.
     pub(crate) async fn drain_retaining(&self) -> Result<(), RequestError> {
         self.complete_backing().await?;
-        self.0.shard.stop();
+        let shard = &self.0.shard;
+        // Only clean blocks stay, as after Shard::drop_all_blocks: a later attach of the volume starts without these.
+        shard.kept_records.borrow_mut().remove(BlockNo::ALL);
+        shard.with_state(|state, _| {
+            state.log_tracker.outdated().into_iter().for_each(|outdated| outdated.remove(BlockNo::ALL))
+        });
+        shard.stop();
         Ok(())
     }
 

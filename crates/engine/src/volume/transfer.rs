@@ -88,6 +88,9 @@ impl<S: Seam> Drop for RetainedBlocks<S> {
         // are touched, and clean blocks have none.
         let memory = &mut *shard.core.memory().borrow_mut();
         for id in 0..memory.slots_allocated() {
+            if memory.usage(shard.volume_number).held_blocks == 0 {
+                break;
+            }
             let slot = memory.slot(id);
             if slot.data.is_some() && slot.volume_number == shard.volume_number && slot.is_clean() {
                 memory.remove(id);

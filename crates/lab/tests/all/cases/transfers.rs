@@ -58,7 +58,7 @@ impl Hosts {
     fn hand_over(&self, edit: impl FnOnce(&mut VolumeSpec)) -> (RetainedBlocks<SimSeam>, Volume<SimSeam>) {
         let retained = self.source.world.block_on(self.source.core.detach_retaining("disk"));
         let spec = spec("disk", |spec| {
-            spec.awaits_transfer = true;
+            spec.awaits_transfer = Some(2);
             edit(spec);
         });
         let backing = Backing { disk: AnyDisk::Plain(self.open.clone()) };
@@ -250,7 +250,7 @@ fn retained_blocks_are_the_first_to_make_room() {
 
 #[test]
 fn volume_without_a_transfer_and_one_that_caches_nothing_admit_nothing() {
-    let edits: [fn(&mut VolumeSpec); 2] = [|spec| spec.awaits_transfer = false, |spec| spec.policy = WritePolicy::None];
+    let edits: [fn(&mut VolumeSpec); 2] = [|spec| spec.awaits_transfer = None, |spec| spec.policy = WritePolicy::None];
     for edit in edits {
         let hosts = Hosts::new(5, 2048, 2048, Sabotage::None);
         hosts.serve_source(64);
@@ -276,7 +276,7 @@ fn volume_with_records_in_the_log_admits_nothing() {
             log.open(&fixture.seam, &fixture.core, first, false).await.expect("the devices are intact");
             let open = DiskOpen { path: "disk".into(), create_bytes: None, read_only: false, lock_wait_ms: 1_000 };
             let disk = fixture.seam.open_disk(&open).await.expect("it exists");
-            let spec = spec("disk", |spec| spec.awaits_transfer = awaits_transfer);
+            let spec = spec("disk", |spec| spec.awaits_transfer = awaits_transfer.then_some(2));
             fixture.core.attach_recovered(spec, Backing::plain(disk)).await.expect("the log is intact")
         };
         fixture.world.block_on(async {
