@@ -33,8 +33,8 @@ pub struct Handover {
     pub header_version: u64,
 }
 
-/// The volume that a transfer is for. One of the same name that was attached later, under another ownership or on another
-/// image, is another one: the blocks would be older than its content.
+/// The volume that a transfer is for. One of the same name that was attached later, under another ownership or on
+/// another image, is another one: the blocks would be older than its content.
 #[derive(Clone, Debug)]
 pub struct TransferTarget {
     /// Its name.
